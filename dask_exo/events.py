@@ -96,7 +96,8 @@ class ClusterSeen(Event):
     """State of the cluster, about once a second of a run.
 
     Bytes in the object stores, bytes spilled and restored since the cluster started, tasks in
-    flight, and the bottleneck: ``"slots"``, ``"memory"``, or pending ``"input"``.
+    flight, and the bottleneck: ``"slots"``, ``"memory"``, ``"disk"`` (memory that is being
+    spilled), pending ``"input"``, ``"an actor"``, ``"the first measurement"``, a resource, or none.
     """
 
     used: int
@@ -242,8 +243,8 @@ class StageSeen(Event):
     """State of a stage of a pipeline, about once a second and at its end.
 
     Queued inputs, running and finished tasks, outputs and their bytes so far, seconds of work, and
-    the bottleneck: ``"input"``, ``"slots"``, ``"memory"`` or empty. ``gpus`` is the request of one
-    task.
+    the bottleneck, as of `ClusterSeen`. ``gpus`` is the request of one task, and ``moved`` is that
+    of `TasksFinished`.
     """
 
     name: str

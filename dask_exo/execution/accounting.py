@@ -179,10 +179,14 @@ class StoreSampler:
         if self.timeout > 0:
             return
         self._due = self._futures.now + INTERVAL
-        store = self._read()
+        before, store = self._last, self._read()
         if store is not None:
+            in_flight, waits = progress()
+            if waits == "memory" and before is not None:  # values move to the disk, or return
+                same = (store.spilled, store.restored) == (before.spilled, before.restored)
+                waits = waits if same else "disk"
             usage = store.used, store.spilled, store.restored
-            events.emit(events.ClusterSeen(*usage, *progress()))
+            events.emit(events.ClusterSeen(*usage, in_flight, waits))
 
     def spilled(self, *, at_end: bool) -> tuple[int, int]:
         """Return bytes spilled and restored since the first sample; take a last one ``at_end``."""

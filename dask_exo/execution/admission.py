@@ -29,21 +29,8 @@ class LoopState:
         return self.stored_bytes + self.in_flight_bytes + self.next_bytes <= budget
 
 
-def bottleneck(in_flight: int, most: int, *, ready: bool) -> str:
-    """Return what prevents more tasks from starting; ``ready``: a ready task was not submitted.
-
-    Examples
-    --------
-    >>> bottleneck(6, 6, ready=True), bottleneck(2, 6, ready=True), bottleneck(2, 6, ready=False)
-    ('slots', 'memory', 'input')
-    """
-    if in_flight >= most:
-        return "slots"
-    return "memory" if ready else "input"
-
-
-def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
-    """Decide whether to submit one more task.
+def bottleneck(view: LoopState, *, tasks_per_slot: int, budget: int) -> str:
+    """Return what a ready task has to wait for; nothing if it is to be submitted.
 
     1. An idle cluster always gets a task: what does not fit is spilled, but nothing stalls.
     2. Where memory is nearly full, no more tasks: running ones must end before they are killed.
@@ -56,16 +43,23 @@ def admit(view: LoopState, *, tasks_per_slot: int, budget: int) -> bool:
     --------
     >>> bytes_of = {"stored_bytes": 90, "in_flight_bytes": 10, "next_bytes": 5}
     >>> full = LoopState(in_flight=2, slots=2, **bytes_of)
-    >>> admit(full, tasks_per_slot=3, budget=100)
-    False
-    >>> admit(full, tasks_per_slot=3, budget=1000)
-    True
+    >>> bottleneck(full, tasks_per_slot=3, budget=100)
+    'memory'
+    >>> bottleneck(full, tasks_per_slot=3, budget=1000)
+    ''
     """
+    if not view.slots:  # actors have them all
+        return "an actor"
     if view.in_flight == 0 and not view.behind:
-        return True
-    if view.tight or view.in_flight >= view.slots * (1 if view.probing else tasks_per_slot):
-        return False
-    return view.fits(budget) or (view.in_flight < view.slots and not view.behind)
+        return ""
+    if view.tight:
+        return "memory"
+    if view.in_flight >= view.slots * tasks_per_slot:
+        return "slots"
+    if view.probing and view.in_flight >= view.slots:
+        return "the first measurement"
+    fits = view.fits(budget) or (view.in_flight < view.slots and not view.behind)
+    return "" if fits else "memory"
 
 
 def next_cpu_request(current: float, limit: int) -> int | None:

@@ -31,7 +31,7 @@ from dask_exo.execution.accounting import (
     tasks_per_group,
 )
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
-from dask_exo.execution.admission import LoopState, admit, bottleneck
+from dask_exo.execution.admission import LoopState, bottleneck
 from dask_exo.execution.batching import TaskStats, gather
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
@@ -94,6 +94,7 @@ class Run:
         self._promises: dict[Key, Promise] = dict(plan.promises)
         self._in_flight: dict[Ref, TaskCall] = {}
         self._expected_bytes = 0
+        self._bottleneck = ""  # of the first ready bundle; empty if none is
         self._shuffles = RunningShuffles(
             futures, self._pools, self._queue, self._values, self._accounting, config, self._watcher
         )
@@ -162,8 +163,8 @@ class Run:
     def _progress(self) -> tuple[int, str]:
         """Return the number of tasks in flight, and the bottleneck."""
         in_flight = len(self._in_flight) + self._shuffles.calls
-        most = self._pools.slots * self._config.tasks_per_slot
-        return in_flight, bottleneck(in_flight, most, ready=bool(self._queue.next_per_pool))
+        is_full = in_flight - self._pools.calls >= max(1, self._pools.slots)
+        return in_flight, self._bottleneck or ("slots" if is_full else "input")
 
     @property
     def _unfinished(self) -> bool:
@@ -190,10 +191,15 @@ class Run:
     def _launch(self) -> None:
         """Submit bundles while the policy admits them."""
         while True:
-            heads = enumerate(self._queue.next_per_pool)
-            started = any(self._start(bundle, behind=i > 0) for i, bundle in heads)
-            if not started and not (self._stuck and self._pools.stop_idle()):
-                return
+            self._bottleneck = ""
+            for i, bundle in enumerate(self._queue.next_per_pool):
+                reason = self._start(bundle, behind=i > 0)
+                if not reason:
+                    break
+                self._bottleneck = self._bottleneck or reason
+            else:
+                if not (self._stuck and self._pools.stop_idle()):
+                    return
 
     @property
     def _stuck(self) -> bool:
@@ -201,13 +207,13 @@ class Run:
         waiting = self._in_flight or len(self._shuffles) or self._queue.stages
         return not self._pools.calls and (not waiting or self._pools.blocks_others)
 
-    def _start(self, bundle: Bundle, *, behind: bool) -> bool:
-        """Submit a bundle with those that share its call, if admitted; return whether it was."""
+    def _start(self, bundle: Bundle, *, behind: bool) -> str:
+        """Submit a bundle with those that share its call, or return what it has to wait for."""
         pool = bundle.options.pool
         is_item = bundle.getitem and all(map(self._values.is_local, bundle.sources))
         if bundle.options.in_driver or (is_item and pool is None):  # an item is not worth a task
             self._run_here(self._queue.pop(pool))
-            return True
+            return ""
         stats = self._stats.get(bundle.group)
         busy, slots = self._pools.calls, self._pools.slots
         in_flight = max(0, len(self._in_flight) + self._shuffles.calls - busy)
@@ -219,17 +225,17 @@ class Run:
         )
         if pool is None:
             limits = {"tasks_per_slot": self._config.tasks_per_slot, "budget": self._budget}
-            if not slots or not admit(view, **limits):
-                return False
-            self._submit(None, slots)
-            return True
+            reason = bottleneck(view, **limits)
+            if not reason:
+                self._submit(None, slots)
+            return reason
         actor = self._pools.acquire(
             pool, may_queue=view.fits(self._budget), nothing_else=not in_flight and not busy
         )
         if actor is None:
-            return False
+            return "an actor"
         self._submit(pool, self._pools.width(pool), actor)
-        return True
+        return ""
 
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""

@@ -181,7 +181,8 @@ class Collector:
         if cluster is not None:
             parts.append(f"{format_bytes(cluster.used)} in the store")
             parts.append(f"{format_bytes(cluster.spilled - self._spilled_before)} spilled")
-            parts.append(f"{cluster.in_flight} in flight, waits for {cluster.waits}")
+            parts.append(f"{cluster.in_flight} in flight")
+            parts += [f"waits for {cluster.waits}"] if cluster.waits else []
         return ", ".join(parts)
 
     def _row(self, event: events.Event, name: str, since: float) -> ProgressRow:

@@ -285,10 +285,12 @@ class Executor:
             )
 
     def bottleneck(self) -> tuple[int, str]:
-        """Return the number of tasks, and the bottleneck of the last stage that has one."""
+        """Return the number of tasks, and what the last stage waits for that has its input."""
         view = self.view()
         reasons = [bottleneck(view, i) for i in range(len(self._states))]
-        return len(self._running), next((reason for reason in reversed(reasons) if reason), "input")
+        others = [reason for reason in reasons if reason not in ("", "input")]
+        waits = others[-1] if others else "input" if "input" in reasons else ""
+        return len(self._running), waits
 
     def _watch(self, watchdog: Watchdog, *, moved: bool) -> None:
         """Tell the watchdog whether there is progress, or none is due."""

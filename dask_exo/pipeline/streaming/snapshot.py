@@ -110,15 +110,21 @@ class PipelineView(NamedTuple):
 
 
 def bottleneck(view: PipelineView, i: int) -> str:
-    """Return what holds stage ``i`` back: slots, memory or input; "" if nothing does."""
+    """Return what holds stage ``i`` back, "" if nothing does; resources but CPUs by their name."""
     stage = view.stages[i]
     if stage.finished:
         return ""
     if not stage.queued:
         return "input"
     if not view.startable(i):
-        return "slots"
-    return "" if view.has_room_to_start(i) else "memory"
+        if stage.limit is not None and stage.running >= stage.limit:
+            return "concurrency"
+        lacking = [n for n, need in stage.request.items() if not fits(view.free, {n: need})]
+        return "an actor" if stage.full or not lacking else lacking[0].replace("CPU", "slots")
+    if not view.has_room_to_start(i):
+        return "memory"
+    measured = all(view.stages[k].seconds is not None for k in view.with_downstream(i))
+    return "" if measured else "the first measurement"
 
 
 def is_deadlocked(view: PipelineView, blocked: Sequence[int], others: Sequence[int]) -> bool:

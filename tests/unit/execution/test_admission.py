@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 
 import dask
 import dask.dataframe as dd
@@ -17,7 +18,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.cluster.spilling import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.accounting import INTERVAL, MemoryPressure
-from dask_exo.execution.admission import LoopState, admit, next_cpu_request
+from dask_exo.execution.admission import LoopState, bottleneck, next_cpu_request
 from dask_exo.execution.persisted import Remote
 from dask_exo.execution.ready_queue import HeldValues
 from dask_exo.execution.submission import widen_request
@@ -42,9 +43,29 @@ def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
     def view(in_flight: int, *, tight: bool) -> LoopState:
         return LoopState(in_flight, 4, stored_bytes=0, in_flight_bytes=0, next_bytes=0, tight=tight)
 
-    started = [admit(view(n, tight=True), tasks_per_slot=3, budget=100) for n in range(4)]
-    assert started == [True, False, False, False]
-    assert admit(view(3, tight=False), tasks_per_slot=3, budget=100)
+    limits = {"tasks_per_slot": 3, "budget": 100}
+    waits = [bottleneck(view(n, tight=True), **limits) for n in range(4)]
+    assert waits == ["", "memory", "memory", "memory"]
+    assert not bottleneck(view(3, tight=False), **limits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, ""),
+        ({"in_flight": 12}, "slots"),
+        ({"next_bytes": 90}, "memory"),
+        ({"next_bytes": 90, "in_flight": 3}, ""),  # a slot is free
+        ({"next_bytes": 90, "in_flight": 3, "behind": True}, "memory"),
+        ({"probing": True}, "the first measurement"),
+        ({"probing": True, "in_flight": 12}, "slots"),
+        ({"probing": True, "in_flight": 3}, ""),
+        ({"slots": 0}, "an actor"),
+    ],
+)
+def test_what_a_task_waits_for_is_what_it_is_not_admitted_for(changes, waits) -> None:
+    view = LoopState(in_flight=4, slots=4, stored_bytes=10, in_flight_bytes=5, next_bytes=5)
+    assert bottleneck(replace(view, **changes), tasks_per_slot=3, budget=100) == waits
 
 
 class Full(InlineFutures):
