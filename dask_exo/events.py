@@ -138,7 +138,8 @@ class TasksFinished(Event):
     """Tasks of one group finished: how many, their seconds of work and bytes of results.
 
     ``ran`` is the span of their common call, if known; ``each`` has key, seconds and bytes of every
-    task in order; ``gpus`` is their request.
+    task in order; ``gpus`` is their request. ``moved`` are the bytes that they read or returned,
+    whichever are more; 0 if that is unknown, as of tasks that read and write files.
     """
 
     group: str
@@ -148,6 +149,7 @@ class TasksFinished(Event):
     ran: CallSpan | None = None
     each: tuple[tuple[Any, float, int], ...] = ()
     gpus: float = 0.0
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ class StageSeen(Event):
     seconds: float
     waits: str
     gpus: float = 0.0
+    moved: int = 0
 
 
 @dataclass(frozen=True)

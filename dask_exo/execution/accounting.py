@@ -11,10 +11,8 @@ import contextlib
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-
-from dask.utils import key_split
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, StoreUsage
@@ -148,9 +146,9 @@ def stage_keys(stage: Stage) -> list[Key]:
     return [stage.key, *(key for part in stage.parts for key, _ in part.nodes)]
 
 
-def tasks_per_group(work: Plan) -> dict[str, int]:
-    """Return the number of tasks of each group, and of maps of each shuffle."""
-    groups = Counter(key_split(bundle.key) for bundle in work.bundles)
+def tasks_per_group(work: Plan, labels: Mapping[str, str]) -> dict[str, int]:
+    """Return the number of tasks under each of the labels, and of maps of each shuffle."""
+    groups = Counter(labels[bundle.group] for bundle in work.bundles)
     groups.update({stage.label: len(stage.parts) for stage in work.stages})
     return dict(groups)
 

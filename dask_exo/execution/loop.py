@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from dask.utils import key_split
-
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.resources import ResourceRequest
@@ -45,7 +43,7 @@ from dask_exo.execution.submission import (
     widen_request,
 )
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.plan import Bundle, Plan
+from dask_exo.planning.plan import Bundle, Plan, labels
 from dask_exo.planning.plan_passes import PassContext, run_passes
 
 LOOK = 0.5  # seconds between two checks of whether the results are still wanted
@@ -82,7 +80,8 @@ class Run:
         store = sum(node.store for node in nodes)
         gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
         resources = events.ResourcesSeen(len(nodes), slots, store, gpus)
-        started = events.RunStarted(tasks_per_group(plan))
+        self._labels = labels(plan.bundles)
+        started = events.RunStarted(tasks_per_group(plan, self._labels))
         chosen = events.EngineChosen(context.engine.engine, context.engine.reason)
         self._first_events = (started, chosen, *plan.seen, resources)
         self._pools = ActorPools(futures, plan, nodes)
@@ -263,6 +262,7 @@ class Run:
         node = self._values.preferred_node(
             chain.from_iterable(bundle.sources for bundle in bundles)
         )
+        read = [self._values.stored_bytes(bundle.sources) for bundle in bundles]
         jobs, args = build_jobs(bundles, self._values)
         code = messages.TaskCode(jobs, self._config.settings, self._config.compares)
         data = serialize_call(code, args, by_reference=self._futures.shares_memory)
@@ -276,7 +276,7 @@ class Run:
             small = None
         expected = sum(s.mean for s in stats if s is not None)
         needs, keys = bundles[0].options.needs, [bundle.key for bundle in returned]
-        self._send(TaskCall(bundles, data, args, keys, small, needs, node, expected, actor))
+        self._send(TaskCall(bundles, data, args, read, keys, small, needs, node, expected, actor))
 
     def _send(self, call: TaskCall) -> None:
         self._expected_bytes += call.expected_bytes
@@ -324,9 +324,9 @@ class Run:
         """Resubmit a task whose node ran out of memory, with more slots."""
         if call.actor is not None:  # it had its resources to itself, and Ray retried it
             raise error
-        key = call.bundles[0].key
-        call.needs = widen_request(call.needs, self._futures.nodes(), key, error)
-        events.emit(events.GaveWay(key_split(key), call.needs["num_cpus"]))
+        first = call.bundles[0]
+        call.needs = widen_request(call.needs, self._futures.nodes(), first.key, error)
+        events.emit(events.GaveWay(self._labels[first.group], call.needs["num_cpus"]))
         self._send(call)
 
     def _record(self, call: TaskCall, results: Sequence[messages.JobReceipt]) -> None:
@@ -350,16 +350,10 @@ class Run:
                 self.versions.record(receipt.digest)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], location)
             self._queue.fulfil(bundle.key, location)
-        first = call.bundles[0]
-        tasks = tuple(
-            (b.key, receipt.seconds, receipt.nbytes)
-            for b, receipt in zip(call.bundles, results, strict=True)
-        )
         seconds = sum(receipt.seconds for receipt in results)
         self._accounting.add_work(seconds, sum(receipt.checkpoint_seconds for receipt in results))
-        nbytes = sum(receipt.nbytes for receipt in results)
-        name, place, gpus = key_split(first.key), results[-1].span, first.options.gpus
-        events.emit(events.TasksFinished(name, len(results), seconds, nbytes, place, tasks, gpus))
+        for event in call.finished(results, self._labels, self._config.small_result):
+            events.emit(event)
 
     def _abandon(self) -> None:
         """Cancel all tasks and drop all values."""

@@ -117,7 +117,7 @@ class ReadyQueue:
 
     def pending_bytes(self, bundle: Bundle) -> int:
         """Return the bytes of shuffled blocks that a ready bundle assembles."""
-        return self._values.pending_bytes(bundle.sources)
+        return self._values.stored_bytes(bundle.sources, pending=True)
 
     def newly_ready(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
         """Yield the bundles that would be ready if this value existed, too.
@@ -293,10 +293,11 @@ class HeldValues:
         assert not isinstance(location, PendingOutput)
         return location
 
-    def pending_bytes(self, keys: Iterable[Key]) -> int:
-        """Return the bytes of those of these values that are not assembled yet."""
+    def stored_bytes(self, keys: Iterable[Key], *, pending: bool = False) -> int:
+        """Return the bytes of those of these values in the store, or of those not assembled yet."""
+        kinds = PendingOutput if pending else (PendingOutput, Remote)
         locations = map(self._locations.get, keys)
-        return sum(location.nbytes for location in locations if isinstance(location, PendingOutput))
+        return sum(location.nbytes for location in locations if isinstance(location, kinds))
 
     def is_local(self, key: Key) -> bool:
         """Return whether a value is in the memory of the driver."""

@@ -111,7 +111,9 @@ class StageMaps:
         seconds, nbytes = receipt.seconds, receipt.nbytes
         tasks = ((f"{name} {detail.start}", seconds, nbytes),)
         events.emit(
-            events.TasksFinished(name, detail.parts, seconds, nbytes, call.span, tasks, gpus)
+            events.TasksFinished(
+                name, detail.parts, seconds, nbytes, call.span, tasks, gpus, moved=nbytes
+            )
         )
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 from dask.utils import format_bytes
 
+from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
 from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError
 from dask_exo.execution import messages
@@ -133,6 +135,7 @@ class TaskCall:
     bundles: list[Bundle]
     data: bytes | messages.TaskCode  # pickled, unless the task shares the driver's memory
     args: Sequence[Ref]  # inputs, held as long as the task may have to be resubmitted
+    read: list[int]  # bytes that each bundle reads from the object store
     returned: list[Key]  # values that are read outside of the call
     small: int | None  # largest value, in bytes, to return in a receipt; None for all values
     needs: SubmitOptions | None
@@ -156,6 +159,27 @@ class TaskCall:
         )
         self.refs = dict(zip(self.returned, refs, strict=True))
         return receipts
+
+    def finished(
+        self, receipts: Sequence[messages.JobReceipt], labels: Mapping[str, str], small: int
+    ) -> Iterator[events.TasksFinished]:
+        """Yield an event for each group; a ``small`` result may stand for what was written."""
+        sizes = {b.key: receipt.nbytes for b, receipt in zip(self.bundles, receipts, strict=True)}
+        groups: dict[str, list[tuple[Key, float, int]]] = defaultdict(list)
+        moved = Counter[str]()
+        for bundle, receipt, read in zip(self.bundles, receipts, self.read, strict=True):
+            name, nbytes = labels[bundle.group], receipt.nbytes
+            groups[name].append((bundle.key, receipt.seconds, nbytes))
+            inner = sum(sizes.get(source, 0) for source in bundle.sources)
+            moved[name] += max(read + inner, nbytes if nbytes > small else 0)
+        span, gpus = receipts[-1].span, self.bundles[0].options.gpus
+        for name, tasks in groups.items():
+            seconds, nbytes = sum(task[1] for task in tasks), sum(task[2] for task in tasks)
+            here = span and span._replace(seconds=seconds)
+            yield events.TasksFinished(
+                name, len(tasks), seconds, nbytes, here, tuple(tasks), gpus, moved[name]
+            )
+            span = span and span._replace(start=span.start + seconds)
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:

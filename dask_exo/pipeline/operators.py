@@ -127,7 +127,8 @@ def stage_of(stage: PlannedStage) -> StageSpec:
     """Return the requirements of a stage."""
     first = stage.steps[0] if stage.steps else MAKING
     rows, (low, high) = first.transform.batch_size or 0, first.concurrency
-    return StageSpec(name_of(stage.steps), first.request, rows, high, low, stage.takes)
+    writes = any(step.transform.kind == "write" for step in stage.steps)
+    return StageSpec(name_of(stage.steps), first.request, rows, high, low, stage.takes, writes)
 
 
 def code_of(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from dask.core import toposort
 from dask.utils import key_split
 from tlz import groupby
 
-from dask_exo.dask_adapter import Alias, GraphNode
+from dask_exo.dask_adapter import Alias, GraphNode, Task
 from dask_exo.events import CheckpointSeen
 from dask_exo.execution.checkpoints import PartCheckpoint, ShuffleCheckpoint
 from dask_exo.execution.persisted import Promise
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
+from dask_exo.planning.graph_passes import inner_tasks
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.planning.partitioners import Partitioner
 
@@ -118,6 +120,35 @@ class Plan:
     results: dict[Key, Key]
     seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection
     fingerprints: Mapping[Key, str] = field(default_factory=dict)  # of results
+
+
+def labels(bundles: Iterable[Bundle]) -> dict[str, str]:
+    """Return for each group the names of the functions that its bundles run, in their order.
+
+    If some run more functions than others, it is only the name of the last one.
+    """
+    first: dict[str, Bundle] = {}
+    differ: set[str] = set()
+    for bundle in bundles:
+        group = bundle.group
+        if len(first.setdefault(group, bundle).nodes) != len(bundle.nodes):
+            differ.add(group)
+    return {group: _label([] if group in differ else b.nodes, b.key) for group, b in first.items()}
+
+
+def _label(nodes: Iterable[tuple[Key, GraphNode]], key: Key) -> str:
+    names = [*dict.fromkeys(_names(nodes))] or [key_split(key)]
+    return "+".join([*names[:3], "...", *names[-2:]] if len(names) > 6 else names)
+
+
+def _names(nodes: Iterable[tuple[Key, GraphNode]]) -> Iterator[str]:
+    for key, node in nodes:
+        inner, name = inner_tasks(node), key_split(key)
+        if inner:
+            needs = {k: n.dependencies & inner.keys() for k, n in inner.items()}
+            yield from _names((k, inner[k]) for k in toposort(inner, needs))
+        elif isinstance(node, Task) and name != "operation":  # Dask's word for any expression
+            yield name
 
 
 @dataclass(frozen=True)

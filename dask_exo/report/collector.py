@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
 
-from dask.utils import format_bytes, key_split
+from dask.utils import format_bytes
 
 from dask_exo import events
 from dask_exo.events import CallSpan
@@ -74,7 +74,7 @@ class ProgressRow:
     name: str
     done: int = 0
     total: int = 0  #: 0 if unknown
-    nbytes: int = 0  #: of results so far
+    nbytes: int = 0  #: read or returned so far; 0 if unknown
     since: float = 0.0  #: start, in seconds since 1970
     note: str = ""  #: further information
 
@@ -240,7 +240,7 @@ class Collector:
         row = self._row(event, event.group, event.time - event.seconds)
         group = self._groups.setdefault(event.group, TaskGroup(event.group))
         row.done += event.count
-        row.nbytes += event.nbytes
+        row.nbytes += event.moved
         group.count += event.count
         group.nbytes += event.nbytes
         group.seconds += event.seconds
@@ -257,14 +257,13 @@ class Collector:
 
     def _add_spans(self, event: events.TasksFinished, ran: CallSpan) -> None:
         """Add the tasks of a call as consecutive spans."""
-        if len(event.each) <= 1:  # a call with several maps reports only their sum
-            tasks = [(event.group, ran.seconds, event.count, event.nbytes)]
-        else:
-            tasks = [(str(key_split(key)), time, 1, nbytes) for key, time, nbytes in event.each]
+        tasks = [(seconds, 1, nbytes) for _, seconds, nbytes in event.each]
+        if len(tasks) <= 1:  # a call with several maps reports only their sum
+            tasks = [(ran.seconds, event.count, event.nbytes)]
         start = ran.start
-        for group, seconds, count, nbytes in tasks:
+        for seconds, count, nbytes in tasks:
             stop = start + seconds
-            self.spans.add(TaskSpan(ran.node, ran.process, group, start, stop, count, nbytes))
+            self.spans.add(TaskSpan(ran.node, ran.process, event.group, start, stop, count, nbytes))
             start = stop
 
     @_note.register
@@ -296,7 +295,7 @@ class Collector:
         self.stages[event.name] = event
         self._waits[event.name][event.waits] += 1
         row = self._row(event, event.name, event.time)
-        row.done, row.nbytes = event.outputs, event.nbytes
+        row.done, row.nbytes = event.outputs, event.moved
         waits = f", waits for {event.waits}" if event.waits else ""
         row.note = f"{event.running} run, {event.queued} wait{waits}"
 

@@ -94,3 +94,24 @@ def test_a_small_limit_makes_a_pipeline_wait_for_memory() -> None:
 def test_a_stage_waits_for_what_the_user_has_limited() -> None:
     works, few = [[(1.0, 100)], [(5.0, 100)]], MODEL._replace(limit=2)
     assert "concurrency" in pipeline_waits(LOAD, few, works=works, CPU=8, GPU=8)
+
+
+def moved(*stages, works) -> list[int]:
+    """Return the bytes that each stage of a pipeline of 40 inputs has moved at its end."""
+    pipeline = SimPipeline(stages, {"CPU": 8}, lambda stage, _: works[stage])
+    executor = executor_of(pipeline, 40, PartitionAdmission(), limit=10**6, target=100)
+    while not executor.finished:
+        executor.step(1000.0)
+        while executor.outputs:
+            executor.take()
+    seen: list[events.Event] = []
+    with events.observing(seen.append, closely=False):
+        executor.report()
+    return [event.moved for event in seen if isinstance(event, events.StageSeen)]
+
+
+def test_a_stage_that_writes_moves_what_it_takes_and_nothing_that_is_known_by_itself() -> None:
+    write = StageSpec("write", {"CPU": 1}, writes=True)
+    assert moved(LOAD, write, works=[[(1.0, 500)], [(1.0, 7)]]) == [20_000, 20_000]
+    assert moved(write, works=[[(1.0, 7)]]) == [0]
+    assert moved(LOAD, works=[[(1.0, 7)]]) == [280]

@@ -199,6 +199,7 @@ class StageSpec(NamedTuple):
     limit: int | None = None  # tasks at once
     least_workers: int = 0  # actors that start before there is any input
     takes: tuple[int, ...] | None = None  # stages whose outputs it takes; None: the one before
+    writes: bool = False  # files, so that its outputs are only their names
 
 
 Destination = tuple[int, tuple[int, ...]]

@@ -281,6 +281,7 @@ class Executor:
                     estimate.busy_seconds,
                     bottleneck(view, i),
                     state.stage.request.get("GPU", 0.0),
+                    max(estimate.read, 0 if state.stage.writes else estimate.nbytes),
                 )
             )
 

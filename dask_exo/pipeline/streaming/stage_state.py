@@ -34,6 +34,7 @@ class StageEstimate:
     count: int = 0  # tasks that have ended
     outputs: int = 0  # of all tasks
     nbytes: int = 0  # of these
+    read: int = 0  # bytes of inputs of tasks that have ended
     busy_seconds: float = 0.0  # of all tasks
     seconds: float = 0.0  # mean of a task
     input_bytes: float = 0.0  # mean of a task
@@ -56,6 +57,7 @@ class StageEstimate:
     def add_task(self, task: RunningTask) -> None:
         """Count a task that has ended."""
         self.count += 1
+        self.read += task.input_bytes
         share = max(WEIGHT, 1 / self.count)  # recent tasks count most
         self.seconds += (task.seconds - self.seconds) * share
         self.input_bytes += (task.input_bytes - self.input_bytes) * share

@@ -6,8 +6,14 @@ import io
 import re
 import sys
 import types
+from collections import Counter
+from operator import add, neg
 from typing import Any
 
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
 import pytest
 
 import dask_exo
@@ -24,7 +30,7 @@ def story(until: float) -> list[events.Event]:
     ]
     for second in range(1, int(until) + 1):
         now = 1000.0 + second
-        told.append(events.TasksFinished("map", 1, 1.0, 10**6, run=1, time=now))
+        told.append(events.TasksFinished("map", 1, 1.0, 9, moved=10**6, run=1, time=now))
         told.append(events.ClusterSeen(5 * 10**6, second * 10**6, 0, 4, "slots", run=1, time=now))
     return told
 
@@ -151,8 +157,6 @@ def test_one_display_is_enough(monkeypatch) -> None:
 
 
 def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:
-    import dask
-
     heard: list[tuple[str, int, int]] = []
 
     class Heard(Lines):
@@ -167,3 +171,68 @@ def test_a_computation_of_the_user_is_heard(monkeypatch) -> None:
     with dask.config.set({"exo.scheduler.bundle-target": 0}):  # each task is a call of its own
         assert dask.compute(parts, scheduler=Scheduler(InlineFutures()))[0] == list(range(40))
     assert [done for name, done, total in heard if name == "part" and total == 40][:3] == [1, 2, 3]
+
+
+def rates_of(*collections: Any) -> dict[str, int]:
+    """Compute; return the last bytes that the row of each group has shown."""
+    state, last = Collector(), {}
+
+    def show(event: events.Event) -> None:
+        state(event)
+        last.update((row.name, row.nbytes) for row in state.rows())
+
+    with events.observing(show, closely=False):
+        dask.compute(*collections, scheduler=Scheduler(InlineFutures()))
+    return last
+
+
+def test_a_write_shows_what_it_reads_and_never_the_size_of_its_receipts(tmp_path) -> None:
+    frame = pd.DataFrame({"key": np.arange(80_000) % 1000, "value": 1.0})
+    source = dd.from_pandas(frame, npartitions=4)
+    by_itself = rates_of(source.to_parquet(tmp_path / "a", compute=False))
+    assert [bytes_ for name, bytes_ in by_itself.items() if "toparquet" in name] == [0]
+    shuffled = source.shuffle("key").to_parquet(tmp_path / "b", compute=False)
+    (nbytes,) = (n for name, n in rates_of(shuffled).items() if "toparquet" in name)
+    assert nbytes > 400_000  # three of four parts: the row disappears with the last one
+
+
+def test_a_call_counts_for_each_group_and_names_all_functions() -> None:
+    def load(i: int) -> int:
+        return i
+
+    def resize(i: int) -> int:
+        return i + 1
+
+    def model(i: int) -> int:
+        return 2 * i
+
+    def total(parts: list[int]) -> int:
+        return sum(parts)
+
+    parts = [dask.delayed(load)(i) for i in range(8)]
+    parts = [dask.delayed(model)(dask.delayed(resize)(part)) for part in parts]
+    seen: list[events.Event] = []
+    with events.observing(seen.append, closely=False):
+        assert dask.delayed(total)(parts).compute(scheduler=Scheduler(InlineFutures())) == 72
+    assert counts(seen) == {"load+resize+model": 8, "total": 1}
+
+
+def counts(seen: list[events.Event]) -> Counter[str]:
+    """Return the tasks of each group that have finished, which are those that were to run."""
+    (started,) = (event for event in seen if isinstance(event, events.RunStarted))
+    done = Counter[str]()
+    for event in seen:
+        if isinstance(event, events.TasksFinished):
+            done[event.group] += event.count
+    assert done == started.groups
+    return done
+
+
+def test_tasks_of_another_group_in_the_same_call_count_for_theirs() -> None:
+    seen: list[events.Event] = []
+    graph: dict[Any, Any] = {("a", i): (abs, i) for i in range(20)}
+    graph |= {("b", i): (neg, ("a", i)) for i in range(20)}
+    graph |= {("c", i): (add, ("a", i), ("b", i)) for i in range(20)}
+    with events.observing(seen.append, closely=False):
+        Scheduler(InlineFutures())(graph, [*graph])
+    assert counts(seen) == {"a": 20, "b": 20, "c": 20}
