@@ -16,7 +16,7 @@ PLACES: dict[str, tuple[str, Fault]] = {
     "write": ("files", Fault("made", "pause", key="parquet", first=3)),
     "persisted data": ("persisted", Fault("between", "pause", key="persisted")),
     "stream stage": ("pipeline", Fault("piece", "pause", key="halves", first=3)),
-    "stream write": ("pipeline to files", Fault("piece", "pause", key="_write", first=3)),
+    "stream write": ("pipeline to files", Fault("piece", "pause", key="to_parquet", first=3)),
 }
 """Place → the program that comes there, and the point; of several arrivals one in the middle."""
 

@@ -121,7 +121,12 @@ class Transform:
     @property
     def name(self) -> str:
         """Name of the function, for messages."""
-        return str(getattr(self.func, "__name__", type(self.func).__name__))
+        if self.kind == "write":
+            return "to_parquet"
+        func = self.func
+        while isinstance(func, partial):
+            func = func.func
+        return str(getattr(func, "__name__", type(func).__name__))
 
     @property
     def stateful(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import dask.dataframe as dd
 import pandas as pd
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline import materialize, of, union
-from dask_exo.pipeline.operators import Union, planned
+from dask_exo.pipeline.operators import Union, name_of, planned, stage_of
 
 
 def begun(n=2):
@@ -126,3 +127,10 @@ def test_what_cannot_run_together():
             call(begun(), limited)
         with pytest.raises(PipelineError, match="argument 0 is not a pipeline"):
             call(pd.DataFrame())
+
+
+def test_stages_have_the_names_of_the_functions_that_the_user_wrote(tmp_path):
+    steps = begun().map_partitions(f).map_partitions(partial(g)).map_batches(lambda frame: frame)
+    (only,), _ = plan(steps.to_parquet(str(tmp_path), compute=False))
+    assert name_of(only.steps) == "f > g > <lambda> > to_parquet"
+    assert stage_of(only).writes
