@@ -139,6 +139,9 @@ class OutputStream(Protocol):
 class Actor(Protocol):
     """A process that holds its resources and runs one call at a time; see `Futures.actor`."""
 
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """Call a function on the actor; see `Futures.submit`."""
+
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """Call a function on the actor; see `Futures.split`."""
 

@@ -390,6 +390,10 @@ class LocalActor:
     def _start(self, produce: Produce, count: int, *args: Any) -> list[StoredRef]:
         return self._futures.start(produce, count, self._call, (self._created, *args), self._turn)
 
+    def submit(self, fn: Callable[..., Any], *args: Any) -> StoredRef:
+        """See `Actor.submit`."""
+        return self._start(result, 1, fn, *args)[0]
+
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[StoredRef]:
         """See `Actor.split`."""
         return self._start(returned, count, fn, *args)

@@ -69,6 +69,10 @@ class InlineActor:
         self._futures, self._actors, self._instance = futures, actors, instance
         actors.add(self)
 
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """See `Futures.submit`."""
+        return self._futures.submit(fn, *self._instance, *args)
+
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Futures.split`."""
         return self._futures.split(count, fn, *self._instance, *args)

@@ -340,10 +340,14 @@ class RayActor:
         self.options = dict(options)
         _retired.running.add(self)
 
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """See `Actor.submit`."""
+        return self._futures.remote(self._process.call, 1, fn, args, {})
+
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Actor.split`."""
         if count == 1:  # Ray would not unpack a list of one
-            return [self._futures.remote(self._process.call, 1, _only, (fn, *args), {})]
+            return [self.submit(_only, fn, *args)]
         refs: list[Ref] = self._futures.remote(self._process.split, count, fn, args, {})
         return refs
 

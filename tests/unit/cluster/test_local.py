@@ -178,13 +178,9 @@ def add(counter: Counter, n: int) -> int:
     return counter.count
 
 
-def call(actor, fn, *args):
-    return actor.split(1, lambda *given: [fn(*given)], *args)[0]
-
-
 def test_an_actor_holds_its_resources_and_runs_one_call_at_a_time(futures) -> None:
     actor = futures.actor({"num_cpus": 1}, Counter, futures.put(5))
-    assert max(futures.get([call(actor, add, 1) for _ in range(20)])) == 25
+    assert max(futures.get([actor.submit(add, 1) for _ in range(20)])) == 25
     assert futures.resources(free=True)["CPU"] == 1
     assert futures.get(actor.split(2, lambda c: (c.count, 7))) == [25, 7]
     actor.retire()
@@ -196,7 +192,7 @@ def test_an_actor_holds_its_resources_and_runs_one_call_at_a_time(futures) -> No
 def test_the_calls_of_a_stopped_actor_fail(futures) -> None:
     gate = threading.Event()
     actor = futures.actor({})
-    first, second = call(actor, gate.wait, 60), call(actor, int)
+    first, second = actor.submit(gate.wait, 60), actor.submit(int)
     while futures.activity([first]).tasks[0].state != "running":
         time.sleep(0.001)
     actor.stop()
@@ -210,7 +206,7 @@ def test_the_calls_of_a_stopped_actor_fail(futures) -> None:
 def test_an_actor_that_fails_to_start_fails_its_calls(futures) -> None:
     actor = futures.actor({}, Counter)  # without its argument
     with pytest.raises(TypeError, match="start"):
-        futures.get([call(actor, add, 1)], timeout=60)
+        futures.get([actor.submit(add, 1)], timeout=60)
 
 
 @pytest.mark.parametrize("on_actor", [False, True])
