@@ -125,8 +125,7 @@ def register(kind: type, kernels: Any) -> None:
 
 def kernels(frame: Any) -> Kernels:
     """Return the kernels of a frame; those of pandas for kinds that are not registered."""
-    result: Kernels = _kernels(frame)
-    return result
+    return _kernels(frame)
 
 
 def register_device(*kinds: type) -> None:

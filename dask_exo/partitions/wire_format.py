@@ -235,8 +235,7 @@ def concat(tables: Sequence[WireRows], *, ignore_index: bool = False) -> WireRow
         return tables[0] if len(tables) == 1 else concat_same_schema(tables)
     if isinstance(tables[0], WireColumns) and not is_pandas(tables[0]):
         schema = load_schema(tables[0].schema)
-        rows: WireRows = schema.concat(tables, ignore_index=ignore_index)
-        return rows
+        return schema.concat(tables, ignore_index=ignore_index)
     if isinstance(tables[0], WireTable):
         return WireTable.concat([t for t in tables if isinstance(t, WireTable)])
     frames = [t.to_frame() for t in tables]

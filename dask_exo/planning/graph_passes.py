@@ -92,8 +92,7 @@ def _inside(node: GraphNode, path: tuple[Key, ...]) -> Iterator[tuple[tuple[Key,
 def inner_tasks(node: GraphNode) -> Graph:
     """Return the inner tasks of one that Dask has fused; nothing for other nodes."""
     if isinstance(node, Task) and node.func is execute_subgraph:
-        inner: Graph = node.args[0]
-        return inner
+        return node.args[0]
     return {}
 
 

@@ -162,8 +162,7 @@ class RayFutures(Futures):
         if count == 1:  # Ray would not unpack a list of one
             return [self.remote(_remote_call, 1, _only, (fn, *args), ray_options)]
         task = _remote_split if produce is returned else _remote_iterate
-        refs: list[Ref] = self.remote(task, count, fn, args, ray_options)
-        return refs
+        return self.remote(task, count, fn, args, ray_options)
 
     def generate(
         self,
@@ -348,8 +347,7 @@ class RayActor:
         """See `Actor.split`."""
         if count == 1:  # Ray would not unpack a list of one
             return [self.submit(_only, fn, *args)]
-        refs: list[Ref] = self._futures.remote(self._process.split, count, fn, args, {})
-        return refs
+        return self._futures.remote(self._process.split, count, fn, args, {})
 
     def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> tasks.RayOutputStream:
         """See `Actor.generate`."""

@@ -167,8 +167,7 @@ def _status(
 def _events() -> list[Any]:
     """Return the events of all tasks; empty if this Ray does not provide them."""
     if hasattr(state, "_get_all_task_events"):
-        events: list[Any] = state._get_all_task_events()
-        return events
+        return state._get_all_task_events()
     accessor = getattr(state, "global_state_accessor", None)  # before Ray 2.60
     events = [] if accessor is None else accessor.get_task_events()
     return [gcs_pb2.TaskEvents.FromString(event) for event in events]  # type: ignore[attr-defined]
@@ -261,7 +260,6 @@ class RayOutputStream:
     def _refs(self, count: int) -> list[Any]:
         """Return the next refs without taking them."""
         if _BOTH:
-            refs: list[Any] = self._generator._get_next_ref_n(count)
-            return refs
+            return self._generator._get_next_ref_n(count)
         core = self._generator.worker.core_worker
         return [core.peek_object_ref_stream(self._generator._generator_ref)[0]]

@@ -54,8 +54,7 @@ def devices() -> int:
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Allocate an array in pinned host memory, which a GPU copies asynchronously."""
-    array: np.ndarray = importlib.import_module("cupyx").empty_pinned(shape, dtype)
-    return array
+    return importlib.import_module("cupyx").empty_pinned(shape, dtype)
 
 
 def here() -> str:

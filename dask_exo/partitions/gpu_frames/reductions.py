@@ -227,8 +227,7 @@ def group_sum(column: Column, by: Groups, *, min_count: int = 0) -> Column:
 
 def group_count(column: Column, by: Groups) -> Column:
     """Count the values that are not null."""
-    dtype = as_nullable(np.int64, column.dtype)
-    return Column(by.tally(~column.nulls()), dtype)
+    return Column(by.tally(~column.nulls()), as_nullable(np.int64, column.dtype))
 
 
 def group_mean(column: Column, by: Groups) -> Column:
