@@ -69,14 +69,6 @@ def split_rows(data: Any, rows: int | None, nbytes: int | None) -> Iterator[Any]
     """Yield batches of at most ``rows`` rows and ``nbytes`` bytes; one batch if there are no rows.
 
     The cuts depend on the rows alone. A row of more than ``nbytes`` is a batch of its own.
-
-    Examples
-    --------
-    >>> frame = pd.DataFrame({"a": range(10)}, index=range(10))
-    >>> [len(batch) for batch in split_rows(frame, 4, None)]
-    [4, 4, 2]
-    >>> [len(batch) for batch in split_rows(frame.a.to_numpy(), 8, 32)]
-    [4, 4, 2]
     """
     step = max(1, len(data) if rows is None else rows)
     for start in range(0, max(1, len(data)), step):

@@ -188,13 +188,7 @@ def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -
 
 
 def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
-    """Locate rows of an epoch in its partitions, given their lengths.
-
-    Examples
-    --------
-    >>> locate_rows(range(2, 5), [3, 0, 4])
-    [RowSpan(part=0, start=2, stop=3), RowSpan(part=2, start=0, stop=2)]
-    """
+    """Locate rows of an epoch in its partitions, given their lengths."""
     spans, first = [], 0
     for part, length in enumerate(lengths):
         start, stop = max(rows.start - first, 0), min(rows.stop - first, length)
