@@ -62,6 +62,8 @@ class Kept:
     def stop(self) -> None:
         self._futures.stopped += 1
 
+    retire = stop
+
 
 def cluster(gpus: float = 1, count: int = 1) -> Places:
     nodes = [

@@ -58,6 +58,8 @@ class Kept:
     def stop(self):
         self.futures.stopped.append(self.needs)
 
+    retire = stop
+
 
 @pytest.fixture
 def noting():
