@@ -212,8 +212,8 @@ BUGS = [
     Bug(
         "the store's budget is ignored",
         "execution/admission.py",
-        "return view.fits(budget) or (",
-        "return view.stored_bytes >= 0 or (",
+        "fits = view.fits(budget) or (",
+        "fits = view.stored_bytes >= 0 or (",
         ("dask_exo/execution/admission.py",),
     ),
     Bug(
@@ -233,8 +233,8 @@ BUGS = [
     Bug(
         "tasks start where memory is nearly full",
         "execution/admission.py",
-        "if view.tight or ",
-        "if ",
+        "if view.tight:",
+        "if view.tight and not view.slots:",
         (f"{UNIT}/execution/test_admission.py",),
     ),
     Bug(
