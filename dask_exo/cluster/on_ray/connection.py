@@ -254,7 +254,10 @@ def _start(config: Config) -> Cluster:
                 "min_spilling_size": _spill_batch(config.object_store_memory),
                 "task_oom_retries": OOM_RETRIES,
                 # workers import it at their start, not while the first task waits
-                "preload_python_modules": ["dask_exo"],
+                "preload_python_modules": ["dask_exo.cluster.on_ray.tasks"],
+                # 10 s as by default, but Ray's first attempt at its own store is often too early
+                "raylet_client_connect_timeout_milliseconds": 20,
+                "raylet_client_num_connect_attempts": 500,
             },
         )
     except Exception as error:
