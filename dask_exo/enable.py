@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import sys
+import threading
+from concurrent.futures import Future
 from html import escape
 from typing import Any
 
@@ -11,18 +15,22 @@ import dask.config
 
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import provide
+from dask_exo.cluster.spilling import usable
 from dask_exo.config import Config
 from dask_exo.dask_adapter import get_default_shuffle_method, named_schedulers
 from dask_exo.errors import ConfigError, NotEnabledError
 from dask_exo.execution.background import stop_all
 from dask_exo.report.live import Live
-from dask_exo.scheduler import Scheduler, connect
+from dask_exo.scheduler import Scheduler, connect, start
 
 get = Scheduler()
 
 
 class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used like a function
     """Run all Dask code of this process on dask_exo; a call, or a ``with`` block.
+
+    A private Ray starts in the background: the first computation waits for it, as `cluster` does.
+    They raise a `ClusterError` if it cannot be started.
 
     Parameters
     ----------
@@ -38,7 +46,9 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
     ConfigError
         A key is unknown.
     ClusterError
-        No cluster can be reached or started, or this process is connected to another one.
+        No cluster can be reached, or this process is connected to another one.
+    SpillError
+        The spill directory cannot be written.
     NotEnabledError
         Dask would still use another scheduler or shuffle.
 
@@ -85,13 +95,28 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
         _enabled.append(self)
         try:
             current = Config.current()
-            self.cluster = connect(current)
             _check_effective()
+            self._connected = self._connect(current)
             if current.live and not any(e._live for e in _enabled):
                 self._live = Live()
         except BaseException:
             self._leave()
             raise
+
+    def _connect(self, config: Config) -> Future[on_ray.Cluster]:
+        if not self._was_running and config.address is None:
+            if config.spill_directory is not None:
+                usable(config.spill_directory)
+            _exit_on_sigterm()
+            return start(config)
+        connected: Future[on_ray.Cluster] = Future()
+        connected.set_result(connect(config))
+        return connected
+
+    @property
+    def cluster(self) -> on_ray.Cluster:
+        """The connection to Ray; waits while a private Ray starts."""
+        return self._connected.result()
 
     def __repr__(self) -> str:
         """Return the cluster's address and that of the live page."""
@@ -133,6 +158,16 @@ def disable() -> None:
         _enabled[-1]._leave()
     stop_all()
     on_ray.disconnect()
+
+
+def _exit_on_sigterm() -> None:
+    """Make SIGTERM end this program as an exception does, so that its private Ray is removed.
+
+    Ray does so itself, but only if it is started by the main thread.
+    """
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
 
 
 def _check_effective() -> None:

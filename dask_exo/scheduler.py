@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -330,21 +329,28 @@ def _on_ray(config: Config) -> Futures:
 
 def _in_background(config: Config) -> Future[Futures]:
     """Connect to Ray in a thread of its own."""
-    cluster: Future[Futures] = Future()
-
-    def main() -> None:
-        try:
-            cluster.set_result(_on_ray(config))
-        except BaseException as error:  # noqa: BLE001  threads can do the work, too
-            cluster.set_exception(error)
-            sys.stderr.write(f"dask_exo: continues on threads: {error}\n")
-
-    threading.Thread(target=main, name="dask_exo-connect", daemon=True).start()
+    cluster = on_ray.in_background(partial(_on_ray, config))
+    cluster.add_done_callback(_report_failure)
     return cluster
+
+
+def _report_failure(cluster: Future[Futures]) -> None:
+    if (error := cluster.exception()) is not None:
+        sys.stderr.write(f"dask_exo: continues on threads: {error}\n")
 
 
 def connect(config: Config) -> on_ray.Cluster:
     """Connect to the cluster; write one line to stderr if it had to be started."""
+    on_ray.await_start()
+    return _connect(config)
+
+
+def start(config: Config) -> Future[on_ray.Cluster]:
+    """Connect to the cluster in the background; whatever needs it waits."""
+    return on_ray.start(partial(_connect, config))
+
+
+def _connect(config: Config) -> on_ray.Cluster:
     start = time.perf_counter()
     cluster, is_new = on_ray.connect(config)
     on_ray.export(on=config.prometheus)

@@ -45,7 +45,8 @@ def exo(cores: int, memory: int) -> Iterator[Run]:
     """dask_exo, with Ray's default of 30 % of the memory for its store."""
     import dask_exo
 
-    with dask_exo.enable(num_cpus=cores, object_store_memory=int(memory * 0.3)):
+    with dask_exo.enable(num_cpus=cores, object_store_memory=int(memory * 0.3)) as enabled:
+        _ = enabled.cluster  # waits
         yield _dask("tasks")
 
 

@@ -98,7 +98,8 @@ def running(system: str, cores: int) -> Iterator[None]:
     if system == "dask_exo":
         from dask_exo.enable import enable
 
-        with enable(num_cpus=cores):
+        with enable(num_cpus=cores) as enabled:
+            _ = enabled.cluster  # waits
             yield
     elif system == "Dask threads":
         with dask.config.set({"scheduler": "threads", "num_workers": cores}):

@@ -320,7 +320,7 @@ def _sort_job(
     stages: Stages = []
     with contextlib.ExitStack() as stack:
         with _timed(stages, "start Ray"):
-            stack.enter_context(dask_exo.enable(**cluster))
+            _ = stack.enter_context(dask_exo.enable(**cluster)).cluster  # waits
         stats = stack.enter_context(recording())
         stack.enter_context(progress())
         if check:

@@ -253,13 +253,16 @@ def test_an_address_where_no_cluster_can_be_is_named(address, why) -> None:
 
 def test_a_store_of_a_size_that_cannot_be_is_named_by_its_key() -> None:
     done = run("""
-        import dask_exo, dask_exo.errors as errors
-        try:
-            dask_exo.enable(object_store_memory="1MB")
-        except errors.ClusterError as error:
-            print(error)
+        import dask, dask_exo, dask_exo.errors as errors
+        enabled = dask_exo.enable(object_store_memory="1MB")
+        for need in (dask.delayed(abs)(1).compute, lambda: enabled.cluster):
+            try:
+                need()
+            except errors.ClusterError as error:
+                print(error)
     """)
-    assert "exo.object-store-memory is 1,000,000 bytes: change it" in done.stdout, done.stderr
+    message = "exo.object-store-memory is 1,000,000 bytes: change it"
+    assert done.stdout.count(message) == 2, done.stderr
 
 
 def test_a_spill_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import tempfile
+from pathlib import Path
+
+import psutil
 import pytest
 
 from tests._data import run_python
@@ -46,3 +51,42 @@ def test_ray_outlives_the_thread_that_asked_for_it() -> None:
     done = run_python("-c", THREAD)
     assert done.stdout.split()[-2:] == ["3", "None"], done.stderr
     assert done.returncode == 0
+
+
+STARTING = """
+import dask
+import dask_exo
+
+enabled = dask_exo.enable(num_cpus=1, object_store_memory="80MB")
+print(enabled._connected.done(), dask.config.get("scheduler") is dask_exo.get)
+print(dask.delayed(sum)([1, 2]).compute(), enabled.cluster.private)
+with dask_exo.enable() as inner:
+    print(inner.cluster is enabled.cluster)
+"""
+
+
+def test_ray_starts_in_the_background() -> None:
+    done = run_python("-c", STARTING)
+    assert done.stdout.split() == ["False", "True", "3", "True", "True"], done.stderr
+    assert done.stderr.count("started a private Ray") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "seconds", "code"),
+    [
+        ("", 0, 0),
+        ("dask_exo.disable()", 0.5, 0),
+        ("dask_exo.enable().__exit__()", 0, 0),
+        ("os.kill(os.getpid(), signal.SIGINT)", 1.5, 1),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 1, signal.SIGTERM),
+    ],
+)
+def test_a_program_may_end_while_ray_starts(end: str, seconds: float, code: int) -> None:
+    place = Path(tempfile.mkdtemp(prefix="t"))
+    program = f"import dask_exo, os, signal, time; dask_exo.enable(); time.sleep({seconds}); {end}"
+    done = run_python("-c", program, TMPDIR=str(place), DASK_EXO__REPORT__LIVE="false")
+    assert done.returncode == code, done.stderr
+    place.rmdir()  # it is empty
+    left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in left if str(place) in " ".join(line or ())]

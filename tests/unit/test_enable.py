@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures import Future
 from pathlib import Path
 
 import dask
 import pytest
 
 from dask_exo.cluster.on_ray import Cluster
-from dask_exo.errors import NotEnabledError
+from dask_exo.errors import NotEnabledError, SpillError
 from tests._data import run_python
 
 get_module = importlib.import_module("dask_exo.enable")
@@ -18,7 +19,9 @@ get_module = importlib.import_module("dask_exo.enable")
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that a cluster is there."""
-    monkeypatch.setattr(get_module, "connect", lambda _: Cluster("somewhere", Path("/nowhere")))
+    started: Future[Cluster] = Future()
+    started.set_result(Cluster("somewhere", Path("/nowhere")))
+    monkeypatch.setattr(get_module, "start", lambda _: started)
 
 
 def test_a_foreign_shuffle_is_refused_and_settings_undone(monkeypatch) -> None:
@@ -42,6 +45,14 @@ def test_blocks_of_enable_nest() -> None:
         assert dask.config.get("exo.shuffle.algorithm") == "push"
         assert dask.base.get_scheduler() is get_module.get
     assert dask.config.get("exo.shuffle.algorithm") == "auto"
+
+
+def test_a_spill_directory_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = dask.config.get("scheduler", None)
+    with pytest.raises(SpillError, match=r"exo\.spill-directory"):
+        get_module.enable(spill_directory=str(tmp_path / "file"))
+    assert dask.config.get("scheduler", None) is before
 
 
 def test_packages_are_attributes_though_they_are_imported_late() -> None:

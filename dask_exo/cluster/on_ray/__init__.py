@@ -6,17 +6,20 @@ whatever is lost with a worker or a node.
 Ray is imported with the first name that needs it, since that takes longer than a small computation.
 """
 
+import atexit
 import os
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from dask_exo.cluster.on_ray.connection import (
         Cluster,
         check_effect,
         connect,
-        disconnect,
         gpus,
         token,
     )
@@ -28,15 +31,20 @@ __all__ = [
     "Cluster",
     "RayFutures",
     "Service",
+    "await_start",
     "check_effect",
     "check_submit_options",
     "connect",
     "disconnect",
     "export",
     "gpus",
+    "in_background",
     "running",
+    "start",
     "token",
 ]
+
+T = TypeVar("T")
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -48,11 +56,69 @@ _MODULES = {
     "check_submit_options": "tasks",
 }  # of the names that are not in `connection`
 
+_starting: list[Future[Any]] = []  # at most one: a connection that is made in the background
+os.register_at_fork(after_in_child=_starting.clear)  # only the parent has its thread
+
+
+def in_background(function: Callable[[], T]) -> Future[T]:
+    """Call a function in a daemon thread."""
+    future: Future[T] = Future()
+
+    def main() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=main, name="dask_exo-connect", daemon=True).start()
+    return future
+
+
+def start(connect: Callable[[], T]) -> Future[T]:
+    """Connect in the background; whatever needs the connection waits for it.
+
+    So do the program's own calls of Ray, which would start another cluster otherwise.
+    """
+    locked, imported = threading.Event(), "ray" in sys.modules
+
+    def main() -> T:
+        from ray._private.auto_init_hook import auto_init_lock
+
+        with auto_init_lock:
+            locked.set()
+            return connect()
+
+    atexit.register(disconnect)  # a program that ends meanwhile leaves nothing behind
+    future = in_background(main)
+    _starting.append(future)
+    future.add_done_callback(lambda _: locked.set())  # an error may be earlier
+    if imported:  # else the program's own import of it waits
+        locked.wait()
+    return future
+
+
+def await_start() -> None:
+    """Wait for a connection that is made in the background; raise its error, but only once."""
+    for future in list(_starting):
+        wait([future])
+        _starting.clear()
+        future.result()
+
 
 def running() -> bool:
-    """Return whether this process is connected to a Ray cluster."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    """Return whether this process is connected to a Ray cluster, once `start` has ended."""
+    wait(list(_starting))
+    # another thread may be importing ray now
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", bool)
+    return bool(is_initialized())
+
+
+def disconnect() -> None:
+    """Leave the cluster, and stop it if it is private."""
+    running()  # waits
+    _starting.clear()
+    if f"{__name__}.connection" in sys.modules:
+        import_module(f"{__name__}.connection").disconnect()
 
 
 def __getattr__(name: str) -> Any:

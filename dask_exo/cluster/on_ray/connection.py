@@ -84,13 +84,12 @@ def connect(config: Config) -> tuple[Cluster, bool]:
     Return the connection, and whether this call made it.
     """
     global _cluster, _process  # noqa: PLW0603  a process has one connection to Ray
+    if _process not in (None, os.getpid()):  # then a thread of the parent may have the lock
+        raise ClusterError(
+            "this process was forked from one that is connected to Ray, and cannot use that "
+            "connection: start it with multiprocessing's 'spawn' method, or compute in the parent"
+        )
     with _lock:
-        if _process not in (None, os.getpid()):
-            raise ClusterError(
-                "this process was forked from one that is connected to Ray, and cannot use that "
-                "connection: start it with multiprocessing's 'spawn' method, or compute in the "
-                "parent"
-            )
         _process = os.getpid()
         if ray.is_initialized():
             if _cluster is None:

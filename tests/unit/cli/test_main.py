@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import pandas as pd
@@ -26,9 +28,11 @@ def clusters(monkeypatch) -> list[dict]:
     """Give the options of the clusters asked for; Dask's threads run instead."""
     asked: list[dict] = []
 
+    @contextlib.contextmanager
     def enable(**cluster):
         asked.append(cluster)
-        return dask.config.set(scheduler="threads", **{"dataframe.shuffle.method": "tasks"})
+        with dask.config.set(scheduler="threads", **{"dataframe.shuffle.method": "tasks"}):
+            yield SimpleNamespace(cluster=None)
 
     monkeypatch.setattr(dask_exo, "enable", enable)
     return asked
