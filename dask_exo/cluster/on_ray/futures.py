@@ -367,7 +367,9 @@ class RayActor:
         An actor whose last value has been taken may not have ended its call yet: if its process
         were killed, that value would be lost.
         """
-        if self._reusable and _retired.keep(self, self._process):
+        if self._reusable:  # an idle one; `__ray_terminate__` would restart it
+            if not _retired.keep(self, self._process):
+                self.stop()
             return
         _retired.running.discard(self)
         with contextlib.suppress(Exception):  # it has died
