@@ -213,6 +213,8 @@ class ActorPools:
         """Record that ``count`` bundles or shuffles of a pool have finished."""
         self._unfinished[request] -= count
         if not self._unfinished[request]:
+            if self.blocks_others:
+                self._pools[request].stop_idle()
             self._pools[request].retire()
 
     def timeout(self) -> float | None:

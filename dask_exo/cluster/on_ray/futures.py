@@ -182,6 +182,7 @@ class RayFutures(Futures):
         kept = _retired.take(options) if cls is None else None
         if kept is not None:
             return RayActor(self, kept, options)
+        _retired.stop()
         retries = 0 if cls else REPLACED
         with translated():
             process = _remote_process.options(
@@ -403,9 +404,9 @@ class _Retired:
         return None
 
     def keep(self, actor: RayActor, process: Any) -> bool:
-        """Keep the process of an actor, unless another actor may wait for its resources."""
+        """Keep the process of an actor, unless another actor or all tasks may wait for it."""
         with self._lock:
-            needed = Counter[str]()
+            needed = Counter[str](CPU=1)
             for options in (
                 *(a.options for a in self.running),
                 *(entry[1] for entry in self._kept),
