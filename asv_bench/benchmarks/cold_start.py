@@ -1,13 +1,14 @@
 """From `python script.py` to the result, over Parquet files: fresh processes, in turns.
 
 ``python -m asv_bench.benchmarks.cold_start 10 170 --rounds 5`` prints medians for sizes in MB, with
-ratios to Dask's threads. Engines are ``threads`` (Dask's), ``auto``, ``local``, ``ray`` and
-``LocalCluster``.
+ratios of time and of peak memory to Dask's threads. Programs find bytecode, as after an
+installation. Engines are ``threads`` (Dask's), ``auto``, ``local``, ``ray`` and ``LocalCluster``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -17,12 +18,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from asv_bench.peers.tpch import make
+
 BYTES = 12  # of a row in the files
+SCALE = 340  # megabytes in files of TPC-H at scale 1
+READ = "df = dd.read_parquet({path!r}); "
 JOBS = {
-    "groupby": "df.groupby('k').v.sum().compute()",
-    "shuffle": "df.shuffle('k').compute()",
-    "sort": "df.sort_values('v').compute()",
-    "merge": "df.merge(df[['k', 'w']].drop_duplicates('k'), on='k').compute()",
+    "groupby": READ + "df.groupby('k').v.sum().compute()",
+    "shuffle": READ + "df.shuffle('k').compute()",
+    "sort": READ + "df.sort_values('v').compute()",
+    "merge": READ + "df.merge(df[['k', 'w']].drop_duplicates('k'), on='k').compute()",
+    "tpch": "from pathlib import Path; from examples.tpch import queries, tables; "
+    "queries.QUERIES[3](tables.read(Path({tpch!r}), {scale})).compute()",
+    "hundred": "from asv_bench.benchmarks.hundred import frame, shuffle; "
+    "shuffle(frame()).compute()",
 }
 SETTINGS = {
     "threads": "dask.config.set(scheduler='threads')",
@@ -37,12 +46,14 @@ SETTINGS = {
 PROGRAM = """
 import time
 start = time.perf_counter()
+import resource
 import dask, dask.dataframe as dd
 if __name__ == "__main__":
     {settings}
-    df = dd.read_parquet({path!r})
     {job}
-    print("seconds", time.perf_counter() - start, flush=True)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print("seconds, megabytes", seconds, peak, flush=True)
 """
 
 
@@ -65,14 +76,26 @@ def write(folder: Path, megabytes: int) -> Path:
     return path
 
 
-def run(engine: str, job: str, path: Path, folder: Path) -> float:
-    """Run one job in a fresh process; return its seconds."""
+def run(engine: str, job: str, path: Path, folder: Path) -> tuple[float, float]:
+    """Run one job in a fresh process; return its seconds and its peak memory in megabytes."""
+    scale = int(path.name) / SCALE
+    tpch = str(make(folder, scale)) if job == "tpch" else ""
     script = folder / "script.py"
-    script.write_text(PROGRAM.format(settings=SETTINGS[engine], path=str(path), job=JOBS[job]))
+    code = JOBS[job].format(path=str(path), tpch=tpch, scale=scale)
+    script.write_text(PROGRAM.format(settings=SETTINGS[engine], job=code))
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    env["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=600
+        [sys.executable, str(script)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=900,
     )
-    return float(ended.stdout.split()[1])
+    seconds, peak = ended.stdout.split()[-2:]
+    return float(seconds), float(peak)
 
 
 def main() -> None:
@@ -88,13 +111,21 @@ def main() -> None:
         for size in args.megabytes:
             path = write(folder, size)
             for job in args.jobs:
-                seconds: dict[str, list[float]] = {engine: [] for engine in args.engines}
+                run(args.engines[-1], job, path, folder)  # writes bytecode
+                runs: dict[str, list[tuple[float, float]]] = {e: [] for e in args.engines}
                 for _ in range(args.rounds):
                     for engine in args.engines:
-                        seconds[engine].append(run(engine, job, path, folder))
-                medians = {engine: statistics.median(times) for engine, times in seconds.items()}
-                base = medians[args.engines[0]]
-                line = ", ".join(f"{e} {t:.2f} s ({t / base:.2f})" for e, t in medians.items())
+                        runs[engine].append(run(engine, job, path, folder))
+                medians = {
+                    engine: [statistics.median(column) for column in zip(*found, strict=True)]
+                    for engine, found in runs.items()
+                }
+                base, room = medians[args.engines[0]]
+                line = ", ".join(
+                    f"{engine} {seconds:.2f} s ({seconds / base:.2f}) "
+                    f"{peak:.0f} MB ({peak / room:.2f})"
+                    for engine, (seconds, peak) in medians.items()
+                )
                 print(f"{size} MB {job}: {line}", flush=True)
 
 
