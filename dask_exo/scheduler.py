@@ -178,7 +178,11 @@ class Scheduler:
         """
         if self._futures is not None:
             return self._futures, ANY_ENGINE
-        choice = choose_engine(dsk, config, running=on_ray.running(), movable=movable)
+        running, limit = (
+            on_ray.running(),
+            _local_memory(config) // 2,
+        )  # a shuffle needs twice as much
+        choice = choose_engine(dsk, config, limit=limit, running=running, movable=movable)
         options = [unit.options for units in (work.bundles, work.stages) for unit in units]
         if config.engine == "auto" and any(one.needs or one.pool for one in options):
             choice = EngineChoice("ray", "its functions request resources")
@@ -316,8 +320,13 @@ def _run(
 
 def _local(config: Config) -> LocalFutures:
     """Return the engine on threads of this process."""
-    memory = config.local_memory or int(MEMORY * memory_limit())
-    return local_futures(config.num_cpus or CPU_COUNT, memory, config.spill_directory)
+    slots = config.num_cpus or CPU_COUNT
+    return local_futures(slots, _local_memory(config), config.spill_directory)
+
+
+def _local_memory(config: Config) -> int:
+    """Return the bytes of values that threads keep in memory."""
+    return config.local_memory or int(MEMORY * memory_limit())
 
 
 def _on_ray(config: Config) -> Futures:

@@ -189,12 +189,13 @@ ANY_ENGINE = EngineChoice("", "a cluster was given")
 
 
 def choose_engine(
-    expr: Any, config: Config, *, running: bool, movable: bool = True
+    expr: Any, config: Config, *, limit: int, running: bool, movable: bool = True
 ) -> EngineChoice:
     """Choose the engine of an expression, or of another graph.
 
-    ``running`` says that this process is connected to a Ray cluster. A computation that is not
-    ``movable`` starts on Ray unless it is known to be small.
+    Inputs of more than ``limit`` bytes need Ray. ``running`` says that this process is connected to
+    a Ray cluster. A computation that is not ``movable`` starts on Ray unless it is known to be
+    small.
     """
     if config.engine != "auto":
         return EngineChoice(config.engine, f"exo.engine is {config.engine!r}")
@@ -210,9 +211,9 @@ def choose_engine(
     if isinstance(expr, CoreExpr):
         if gpu_placement(expr):
             return EngineChoice("ray", "it uses GPUs")
-        known, doubt = _examine(expr, config.local_limit)
-    if known > config.local_limit:
-        return EngineChoice("ray", f"its input has more than {format_bytes(config.local_limit)}")
+        known, doubt = _examine(expr, limit)
+    if known > limit:
+        return EngineChoice("ray", f"its input has more than {format_bytes(limit)}")
     if doubt and not movable:
         return EngineChoice("ray", doubt)
     return EngineChoice("local", doubt or f"its input has about {format_bytes(known)}", movable)

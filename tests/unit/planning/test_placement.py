@@ -32,9 +32,8 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
 
 def is_small(ddf, limit: int = LIMIT) -> bool:
     """As the scheduler sees it; and what is fused, as ``persist`` does, is judged alike."""
-    with dask.config.set({"exo.local.limit": limit}):
-        config = Config.current()
-    one = partial(choose_engine, config=config, running=False, movable=False)
+    config = Config.current()
+    one = partial(choose_engine, config=config, limit=limit, running=False, movable=False)
     choice = one(ddf.expr.optimize(fuse=False))
     assert one(ddf.expr.optimize()) == choice
     return choice.engine == "local"
@@ -199,12 +198,12 @@ def test_what_is_not_known_is_found_out_on_threads(files: Path) -> None:
         ddf.map_partitions(lambda part: part).expr,
         dask.delayed(made)(1).dask,
     ]:
-        choice = choose_engine(unknown, Config.current(), running=False)
+        choice = choose_engine(unknown, Config.current(), limit=LIMIT, running=False)
         assert (choice.engine, choice.may_move) == ("local", True)
-        assert choose_engine(unknown, Config.current(), running=True).engine == "ray"
+        assert choose_engine(unknown, Config.current(), limit=LIMIT, running=True).engine == "ray"
     large = dd.concat([ddf, dd.from_map(made, [1, 2], meta=meta)])
-    with dask.config.set({"exo.local.limit": LIMIT // 1000}):
-        assert choose_engine(large.expr, Config.current(), running=False).engine == "ray"
+    choice = choose_engine(large.expr, Config.current(), limit=1000, running=False)
+    assert choice.engine == "ray"
 
 
 def test_requests_of_resources_go_to_the_cluster(monkeypatch) -> None:
