@@ -180,7 +180,7 @@ class Scheduler:
             return self._futures, ANY_ENGINE
         running, limit = (
             on_ray.running(),
-            _local_memory(config) // 2,
+            local_memory(config) // 2,
         )  # a shuffle needs twice as much
         choice = choose_engine(dsk, config, limit=limit, running=running, movable=movable)
         options = [unit.options for units in (work.bundles, work.stages) for unit in units]
@@ -321,10 +321,10 @@ def _run(
 def _local(config: Config) -> LocalFutures:
     """Return the engine on threads of this process."""
     slots = config.num_cpus or CPU_COUNT
-    return local_futures(slots, _local_memory(config), config.spill_directory)
+    return local_futures(slots, local_memory(config), config.spill_directory)
 
 
-def _local_memory(config: Config) -> int:
+def local_memory(config: Config) -> int:
     """Return the bytes of values that threads keep in memory."""
     return config.local_memory or int(MEMORY * memory_limit())
 

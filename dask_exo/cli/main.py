@@ -300,6 +300,27 @@ def _timed(stages: Stages, name: str, nbytes: int = 0) -> Iterator[None]:
     stages.append((name, time.perf_counter() - start, nbytes))
 
 
+@contextlib.contextmanager
+def _engine(nbytes: int, cluster: dict[str, Any], stages: Stages) -> Iterator[None]:
+    """Run on threads if the data fit in memory four times and no Ray is described; else on Ray."""
+    import dask_exo
+    from dask_exo.config import Config
+    from dask_exo.scheduler import local_memory
+
+    ray = cluster["address"] is not None or cluster["object_store_memory"] is not None
+    if ray or 4 * nbytes > local_memory(Config.current()):
+        with _timed(stages, "start Ray"):
+            enabled = dask_exo.enable(**cluster)
+            _ = enabled.cluster  # waits
+        with enabled:
+            yield
+        return
+    settings = {"exo." + name.replace("_", "-"): value for name, value in cluster.items()}
+    settings.update({"exo.engine": "local", "dataframe.shuffle.method": "tasks"})
+    with dask.config.set({**settings, "scheduler": dask_exo.get}):
+        yield
+
+
 def _sort_job(
     job: SortInput,
     output: Path,
@@ -309,7 +330,6 @@ def _sort_job(
     overwrite: bool,
     check: bool,
 ) -> None:
-    import dask_exo
     from dask_exo.cli import sort, validate
     from dask_exo.report import recording
     from dask_exo.report.progress import progress
@@ -319,8 +339,7 @@ def _sort_job(
     expected = None
     stages: Stages = []
     with contextlib.ExitStack() as stack:
-        with _timed(stages, "start Ray"):
-            _ = stack.enter_context(dask_exo.enable(**cluster)).cluster  # waits
+        stack.enter_context(_engine(job.nbytes, cluster, stages))
         stats = stack.enter_context(recording())
         stack.enter_context(progress())
         if check:
@@ -350,7 +369,7 @@ def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
         rate = f"{nbytes / seconds / 1e9:8.2f} GB/s" if nbytes else ""
         click.echo(f"{name:<15} {seconds:8.2f} s {rate}".rstrip())
     ratio = stats.spilled / job.nbytes if job.nbytes else 0.0
-    click.echo(f"objects         {stats.objects:,} in {stats.calls:,} Ray calls")
+    click.echo(f"objects         {stats.objects:,} in {stats.calls:,} calls")
     click.echo(
         f"spilled         {format_bytes(stats.spilled)} ({ratio:.2f} x the data), "
         f"{format_bytes(stats.restored)} restored"

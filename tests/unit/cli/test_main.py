@@ -46,7 +46,9 @@ def run(*args: object) -> Result:
 
 
 def test_made_up_records(tmp_path, clusters):
-    result = run("--size", "2MB", "--output", tmp_path / "out", "--partition-size", "500kB")
+    out = tmp_path / "out"
+    store = "--object-store-memory", "1GB"
+    result = run("--size", "2MB", "--output", out, "--partition-size", "500kB", *store)
     assert result.exit_code == 0, result.output
     assert "validated: 20,000 rows in order, checksum equal, 0 duplicate keys" in result.output
     for stage in ("start Ray", "input checksum", r"sort \+ write", "validate"):
@@ -55,6 +57,15 @@ def test_made_up_records(tmp_path, clusters):
     assert len(list((tmp_path / "out").iterdir())) == 4
     assert validate.validate(tmp_path / "out", ["key_hi", "key_lo"]).first_disorder is None
     assert clusters[0]["shuffle.algorithm"] == "auto"
+
+
+def test_little_is_sorted_on_threads(tmp_path, clusters):
+    how = "--partition-size", "500kB", "--algorithm", "push"
+    result = run("--size", "2MB", *how, "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert clusters == []
+    assert "start Ray" not in result.output
+    assert re.search("^shuffle +push", result.output, re.MULTILINE)
 
 
 def test_seed_and_skew(tmp_path, clusters):
@@ -169,7 +180,7 @@ def test_errors_are_one_line(monkeypatch, error, code):
         raise error
 
     monkeypatch.setattr(dask_exo, "enable", enable)
-    result = run("--size", "1kB")
+    result = run("--size", "1kB", "--address", "auto")
     assert result.exit_code == code
     assert result.stderr == "dask exo: x y\n"
 
