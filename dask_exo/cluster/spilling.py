@@ -6,7 +6,10 @@ recently are written to files, one each, in a directory that only this user can 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -23,6 +26,7 @@ from dask_exo.cluster.futures import DiskUsage, StoreUsage
 from dask_exo.errors import SpillError
 
 FULL = 0.95  # of a disk: beyond it nothing is written
+TRIMS = 8  # times that freed memory is returned for each ``limit`` of bytes spilled or restored
 SMALL = 10_000  # bytes of a value that is never written to a file
 
 _numbers = count()  # of refs
@@ -61,6 +65,9 @@ class SpillingStore:
         self._files: dict[int, tuple[Path, int]] = {}  # number → file of a value, its bytes
         self._dropped: deque[int] = deque()  # numbers of refs that are no more
         self._used = self._spilled = self._restored = 0
+        self._process = psutil.Process()
+        self._before = int(self._process.memory_info().rss)
+        self._trimmed = 0  # bytes spilled and restored when freed memory was last returned
 
     def put(self, ref: StoredRef, value: Any) -> None:
         """Set the value of a ref; spill others if they take too much memory.
@@ -128,7 +135,7 @@ class SpillingStore:
 
     def _spill(self) -> None:
         """Write the values that were used least recently, until the others fit."""
-        while self._used > self._limit and self._recent:
+        while self._recent and self._used > self._limit - self._working():
             number, nbytes = self._recent.popitem(last=False)
             self._used -= nbytes
             ref = self._refs[number]()
@@ -141,6 +148,17 @@ class SpillingStore:
                 self._files[number] = file, nbytes
                 self._spilled += nbytes
             ref.value = None
+        moved = self._spilled + self._restored
+        if moved - self._trimmed > self._limit // TRIMS:
+            self._trimmed = moved
+            _return_freed_memory()
+
+    def _working(self) -> int:
+        """Return the bytes that running tasks take beside the values, at most half of the limit."""
+        if self._used < self._limit // 2:
+            return 0
+        grown = int(self._process.memory_info().rss) - self._before
+        return min(max(0, grown - self._used), self._limit // 2)
 
     def _write(self, value: Any, name: str) -> Path | None:
         """Write a value to a file; return None if it cannot be pickled."""
@@ -165,6 +183,14 @@ class SpillingStore:
                 f"exo.spill-directory to a larger disk"
             ) from error
         return file
+
+
+def _return_freed_memory() -> None:
+    """Return memory that was freed to the system: allocators keep it for the next values."""
+    if pyarrow := sys.modules.get("pyarrow"):
+        pyarrow.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _size(value: Any) -> int:

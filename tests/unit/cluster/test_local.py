@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dask_exo.cluster.futures import FetchTimeoutError, shares_process
 from dask_exo.cluster.local import LocalFutures
+from dask_exo.cluster.spilling import SpillingStore, StoredRef
 from dask_exo.errors import SpillError, WorkerLostError
 
 MB = 10**6
@@ -232,3 +234,18 @@ def test_a_generator_is_one_value_ahead(futures, on_actor) -> None:
     other.cancel()
     other.take()
     assert other.read() is None
+
+
+def test_memory_of_running_tasks_counts_up_to_half_of_the_limit() -> None:
+    store = SpillingStore(100 * MB)
+    grown = SimpleNamespace(rss=0)
+    store._process = SimpleNamespace(memory_info=lambda: grown)
+    store._before = 0
+    refs = [StoredRef() for _ in range(9)]
+    grown.rss = 130 * MB  # of which tasks have 30 to 80
+    for ref in refs:
+        store.put(ref, np.zeros(10 * MB // 8))
+    assert store.usage().used == 50 * MB
+    grown.rss = 50 * MB
+    assert [store.get(ref).nbytes for ref in refs] == [10 * MB] * 9
+    assert store.usage().used == 50 * MB + 4 * 10 * MB
