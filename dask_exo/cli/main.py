@@ -309,10 +309,9 @@ def _engine(nbytes: int, cluster: dict[str, Any], stages: Stages) -> Iterator[No
 
     ray = cluster["address"] is not None or cluster["object_store_memory"] is not None
     if ray or 4 * nbytes > local_memory(Config.current()):
-        with _timed(stages, "start Ray"):
-            enabled = dask_exo.enable(**cluster)
-            _ = enabled.cluster  # waits
-        with enabled:
+        with contextlib.ExitStack() as stack:
+            with _timed(stages, "start Ray"):
+                _ = stack.enter_context(dask_exo.enable(**cluster)).cluster  # waits
             yield
         return
     settings = {"exo." + name.replace("_", "-"): value for name, value in cluster.items()}

@@ -202,6 +202,9 @@ def choose_engine(
     needs_ray = {
         "this process is connected to Ray": running,
         f"exo.address is {config.address!r}": config.address is not None,
+        "exo.object-store-memory or exo.num-gpus is set": (
+            config.object_store_memory is not None or config.num_gpus is not None
+        ),
         "checkpoints are on": config.checkpoint_path is not None,
     }
     for reason, holds in needs_ray.items():

@@ -244,3 +244,15 @@ def test_ray_is_not_even_imported_for_a_small_file(files: Path, kept: str, start
         [sys.executable, "-c", PROGRAM, str(files), at], capture_output=True, text=True, check=True
     )
     assert ran.stdout.split()[-1] == started
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"exo.address": "auto"}, {"exo.object-store-memory": "1GB"}, {"exo.num-gpus": 2}],
+)
+def test_a_ray_that_is_named_or_described_is_used(settings) -> None:
+    expr = dd.from_pandas(frame(), npartitions=4).expr
+    with dask.config.set(settings):
+        choice = choose_engine(expr, Config.current(), limit=10**9, running=False)
+    assert (choice.engine, choice.may_move) == ("ray", False)
+    assert next(iter(settings)) in choice.reason
