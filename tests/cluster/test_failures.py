@@ -287,7 +287,7 @@ def test_one_line_is_enough_and_starts_a_private_ray() -> None:
         print(dd.from_pandas(df, npartitions=4).shuffle("k").v.sum().compute())
         import ray
         print(ray.is_initialized())
-        print(dask.delayed(sum)([1, 2]).compute(), ray.is_initialized())
+        print(dask.delayed(sum)([1, 2]).persist().compute(), ray.is_initialized())
         print(dask.delayed(sum)([1, 2]).compute(scheduler="exo"))
     """,
         TMPDIR=str(place),
