@@ -46,6 +46,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+SHORT_INTERVAL = 0.0005  # seconds; Ray starts in 5 s beside two busy threads, else in 40 s
+_usual_interval = sys.getswitchinterval()
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
@@ -61,14 +64,20 @@ os.register_at_fork(after_in_child=_starting.clear)  # only the parent has its t
 
 
 def in_background(function: Callable[[], T]) -> Future[T]:
-    """Call a function in a daemon thread."""
+    """Call a function in a daemon thread.
+
+    Meanwhile threads hand the interpreter lock over sooner: each step of the function waits for it.
+    """
     future: Future[T] = Future()
 
     def main() -> None:
+        sys.setswitchinterval(SHORT_INTERVAL)
         try:
             future.set_result(function())
         except BaseException as error:  # noqa: BLE001  raised where the result is asked for
             future.set_exception(error)
+        finally:
+            sys.setswitchinterval(_usual_interval)
 
     threading.Thread(target=main, name="dask_exo-connect", daemon=True).start()
     return future

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import Future
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_exo.cluster import on_ray
 from dask_exo.cluster.futures import FetchTimeoutError, Futures
 from dask_exo.cluster.handover import HandoverFutures
 from dask_exo.cluster.local import LocalFutures
@@ -137,3 +139,13 @@ def test_stores_and_generators_of_both_are_seen(pair) -> None:
     assert futures.resources() == pair.cluster.resources()
     assert futures.recomputed() == []
     del kept
+
+
+def test_busy_threads_hand_over_the_lock_sooner_while_ray_starts() -> None:
+    usual = sys.getswitchinterval()
+    started = on_ray.in_background(sys.getswitchinterval)
+    assert started.result() < usual
+    for thread in threading.enumerate():
+        if thread.name == "dask_exo-connect":
+            thread.join()
+    assert sys.getswitchinterval() == usual
