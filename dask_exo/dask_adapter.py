@@ -46,7 +46,6 @@ from dask.dataframe.dask_expr._expr import (
     ToBackend,
     determine_column_projection,
     emulate,
-    optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._expr import _DelayedExpr as DelayedExpr

@@ -44,7 +44,6 @@ from dask_exo.dask_adapter import (
     mean_chunk,
     merge_chunk,
     merge_chunk_wrapper,
-    optimize_blockwise_fusion,
     percentiles_summary,
 )
 from dask_exo.partitions.kernels import array_join
@@ -104,11 +103,12 @@ class ExoShuffle(PartitionsFiltered, Expr):
 
 
 def rewrite(expr: CoreExpr) -> CoreExpr:
-    """Replace all shuffles in a lowered expression, then fuse its blockwise chains.
+    """Replace all shuffles in a lowered expression.
 
-    The new expression has one key for each key of ``expr``, in the same order.
+    The new expression has one key for each key of ``expr``, in the same order. New chains are left
+    to the planner: Dask's fusion, run twice, computes what is broadcast once for each partition.
     """
-    return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
+    return _drop_numbers(_replace(expr, {}))
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+from collections import Counter
 
 import dask
 import dask.array as da
@@ -106,3 +107,21 @@ def test_a_frame_is_persisted_and_shuffled_again() -> None:
     df = frame()
     kept = dd.from_pandas(df, npartitions=5).shuffle("k").persist()
     same(kept.shuffle("n", npartitions=3).compute(), df)
+
+
+def test_what_is_joined_with_every_partition_is_computed_once() -> None:
+    calls = Counter[str]()
+
+    def table(name: str, rows: int, npartitions: int) -> dd.DataFrame:
+        def count(part: pd.DataFrame) -> pd.DataFrame:
+            calls[name] += 1
+            return part
+
+        df = pd.DataFrame({"k": np.arange(rows) % 10, name: 1.0})
+        return dd.from_pandas(df, npartitions=npartitions).map_partitions(count, meta=df[:0])
+
+    colors = table("colors", 10, 1).rename(columns={"colors": "color"})
+    shapes = table("shapes", 40, 2).repartition(npartitions=1).merge(colors, on="k")
+    joined = table("items", 600, 6).merge(shapes, on="k")
+    joined.groupby(["k", "color"]).items.sum(split_out=3).compute()
+    assert calls == {"items": 6, "shapes": 2, "colors": 1}
