@@ -154,11 +154,11 @@ class SpillingStore:
             _return_freed_memory()
 
     def _working(self) -> int:
-        """Return the bytes that running tasks take beside the values, at most half of the limit."""
-        if self._used < self._limit // 2:
+        """Return the bytes that running tasks take beside the values, at most 3/4 of the limit."""
+        if self._used < self._limit // 4:
             return 0
         grown = int(self._process.memory_info().rss) - self._before
-        return min(max(0, grown - self._used), self._limit // 2)
+        return min(max(0, grown - self._used), 3 * self._limit // 4)
 
     def _write(self, value: Any, name: str) -> Path | None:
         """Write a value to a file; return None if it cannot be pickled."""

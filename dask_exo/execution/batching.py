@@ -57,51 +57,63 @@ class TaskStats:
 
 @dataclass(slots=True)
 class CallRoom:
-    """Room for more bundles in a call: seconds of work, bytes of outputs, and ready bundles.
+    """Room for more bundles in a call: seconds, bytes of outputs and of inputs, ready bundles.
 
     Ready bundles could also run in parallel to this call, so it takes a fair share of them.
     """
 
     seconds: float
     nbytes: int
+    input_bytes: int
     ready: int
 
-    def take(self, stats: TaskStats, pending_bytes: int, *, inner: bool) -> bool:
+    def take(self, stats: TaskStats, pending: int, stored: int, *, inner: bool) -> bool:
         """Subtract one more bundle if it fits; return whether it does.
 
-        It assembles ``pending_bytes`` of shuffled blocks; ``inner``: it reads outputs of this call.
+        Its inputs in the store have ``stored`` bytes, ``pending`` of them blocks that it assembles;
+        ``inner``: it reads outputs of this call.
         """
-        nbytes = max(stats.mean, pending_bytes)
-        if stats.duration > self.seconds or nbytes > self.nbytes or not (inner or self.ready > 0):
+        nbytes = max(stats.mean, pending)
+        fits = nbytes <= self.nbytes and stored <= self.input_bytes
+        if stats.duration > self.seconds or not fits or not (inner or self.ready > 0):
             return False
         self.seconds -= stats.duration
         self.nbytes -= nbytes
+        self.input_bytes -= stored
         self.ready -= not inner
         return True
 
 
-def gather(
+def gather(  # noqa: PLR0913  what limits a call
     queue: ReadyQueue,
     stats: Mapping[str, TaskStats],
     pool: ResourceRequest | None = None,
     *,
     slots: int,
     target: float,
+    budget: int,
     follow: bool,
 ) -> list[Bundle]:
     """Take the next bundle from the queue, and all that should share a call with it, in order.
 
     ``stats`` has groups with finished bundles. A call should last ``target`` seconds, and each of
-    the ``slots`` for tasks should get at least two calls. With ``follow``, bundles join that become
-    ready by outputs of the call itself.
+    the ``slots`` for tasks should get at least two calls. In all slots together, inputs take at
+    most half of the ``budget`` of bytes, and outputs a quarter. With ``follow``, bundles join that
+    become ready by outputs of the call itself.
     """
     first = queue.pop(pool)
     batch, group_stats = [first], stats.get(first.group)
     if group_stats is None:
         return batch
     share = -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
-    nbytes = max(group_stats.mean, queue.pending_bytes(first))
-    room = CallRoom(target - group_stats.duration, LARGEST_BATCH - nbytes, share)
+    pending, stored = queue.input_bytes(first)
+    half = budget // (2 * max(slots, 1))
+    room = CallRoom(
+        seconds=target - group_stats.duration,
+        nbytes=min(LARGEST_BATCH, half // 2) - max(group_stats.mean, pending),
+        input_bytes=half - stored,
+        ready=share,
+    )
     missing: dict[int, int] = {}
     ahead: list[Entry] = []
     while True:
@@ -129,11 +141,10 @@ def _next(
         assert bundle is not None
         group_stats = stats.get(bundle.group)
         compatible = bundle.options == first.options and (inner or not bundle.getitem)
-        pending_bytes = queue.pending_bytes(bundle)
         if (
             group_stats is not None
             and compatible
-            and room.take(group_stats, pending_bytes, inner=inner)
+            and room.take(group_stats, *queue.input_bytes(bundle), inner=inner)
         ):
             if inner:
                 queue.start(bundle)

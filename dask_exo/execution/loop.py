@@ -257,8 +257,15 @@ class Run:
         self, pool: ResourceRequest | None, slots: int, actor: PooledActor | None = None
     ) -> None:
         """Submit the next bundle of a pool, and those that share its call."""
-        target, follow = self._config.bundle_target, self._follow
-        bundles = gather(self._queue, self._stats, pool, slots=slots, target=target, follow=follow)
+        bundles = gather(
+            self._queue,
+            self._stats,
+            pool,
+            slots=slots,
+            target=self._config.bundle_target,
+            budget=self._budget,
+            follow=self._follow,
+        )
         node = self._values.preferred_node(
             chain.from_iterable(bundle.sources for bundle in bundles)
         )

@@ -115,9 +115,12 @@ class ReadyQueue:
         """Return the number of ready bundles of a pool."""
         return len(self._ready[pool])
 
-    def pending_bytes(self, bundle: Bundle) -> int:
-        """Return the bytes of shuffled blocks that a ready bundle assembles."""
-        return self._values.stored_bytes(bundle.sources, pending=True)
+    def input_bytes(self, bundle: Bundle) -> tuple[int, int]:
+        """Return the bytes of shuffled blocks that a bundle assembles, and of all inputs."""
+        if not bundle.inputs:
+            return 0, 0
+        sources, read = bundle.sources, self._values.stored_bytes
+        return read(sources, pending=True), read(sources)
 
     def newly_ready(self, key: Key, missing: dict[int, int]) -> Iterator[Entry]:
         """Yield the bundles that would be ready if this value existed, too.

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import cloudpickle
 import numpy as np
 from dask.sizeof import sizeof
-from dask.utils import format_bytes, key_split
+from dask.utils import format_bytes
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.futures import shares_process
@@ -50,6 +50,7 @@ from dask_exo.execution.messages import (
 from dask_exo.execution.persisted import substituting_values
 from dask_exo.partitions.digest import digest
 from dask_exo.planning.normalize import Key, group_of
+from dask_exo.planning.plan import label_of
 from dask_exo.shuffle.spec import Receipt
 
 T = TypeVar("T")
@@ -165,7 +166,8 @@ def _report(code: TaskCode, values: Sequence[Any]) -> OutputDigest | None:
     if shares_process():  # nothing is lost, so nothing is recomputed
         return None
     number = digest(*values) if code.compares and values else None
-    return report_output(key_split(code.jobs[0].key), len(code.jobs), number)
+    first = code.jobs[0]
+    return report_output(label_of(first.nodes, first.key), len(code.jobs), number)
 
 
 class CallArguments:

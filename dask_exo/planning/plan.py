@@ -133,10 +133,13 @@ def labels(bundles: Iterable[Bundle]) -> dict[str, str]:
         group = bundle.group
         if len(first.setdefault(group, bundle).nodes) != len(bundle.nodes):
             differ.add(group)
-    return {group: _label([] if group in differ else b.nodes, b.key) for group, b in first.items()}
+    return {
+        group: label_of([] if group in differ else b.nodes, b.key) for group, b in first.items()
+    }
 
 
-def _label(nodes: Iterable[tuple[Key, GraphNode]], key: Key) -> str:
+def label_of(nodes: Iterable[tuple[Key, GraphNode]], key: Key) -> str:
+    """Return the names of the functions that a bundle runs; that of its key if it has none."""
     names = [*dict.fromkeys(_names(nodes))] or [key_split(key)]
     return "+".join([*names[:3], "...", *names[-2:]] if len(names) > 6 else names)
 

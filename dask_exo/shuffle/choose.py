@@ -232,7 +232,7 @@ def _width(shape: Shape, per_round: int) -> int:
     output = max(shape.nbytes // reducers, 1)
     of_a_round = max(per_round * shape.part // reducers, 1)
     of_a_node = int(shape.store * SHARED_FRACTION) // nodes // output
-    limit = max(LARGEST_BATCH // 2 // output, of_a_node - slots)
+    limit = max(LARGEST_BATCH // 2 // output, (of_a_node - slots) // 2)  # two groups are read
     return max(1, min(LARGE_BLOCK // of_a_round, limit, reducers))
 
 

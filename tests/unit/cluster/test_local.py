@@ -236,16 +236,16 @@ def test_a_generator_is_one_value_ahead(futures, on_actor) -> None:
     assert other.read() is None
 
 
-def test_memory_of_running_tasks_counts_up_to_half_of_the_limit() -> None:
+def test_memory_of_running_tasks_counts_up_to_three_quarters_of_the_limit() -> None:
     store = SpillingStore(100 * MB)
     grown = SimpleNamespace(rss=0)
     store._process = SimpleNamespace(memory_info=lambda: grown)
     store._before = 0
     refs = [StoredRef() for _ in range(9)]
-    grown.rss = 130 * MB  # of which tasks have 30 to 80
+    grown.rss = 130 * MB  # of which tasks have 40 to 110
     for ref in refs:
         store.put(ref, np.zeros(10 * MB // 8))
-    assert store.usage().used == 50 * MB
+    assert store.usage().used == 20 * MB
     grown.rss = 50 * MB
     assert [store.get(ref).nbytes for ref in refs] == [10 * MB] * 9
-    assert store.usage().used == 50 * MB + 4 * 10 * MB
+    assert store.usage().used == 20 * MB + 7 * 10 * MB
