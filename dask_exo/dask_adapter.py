@@ -46,6 +46,8 @@ from dask.dataframe.dask_expr._expr import (
     ToBackend,
     determine_column_projection,
     emulate,
+    is_valid_blockwise_op,
+    optimize_blockwise_fusion,
 )
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._expr import _DelayedExpr as DelayedExpr

@@ -41,9 +41,11 @@ from dask_exo.dask_adapter import (
     TaskShuffle,
     ToParquetData,
     apply_funcs,
+    is_valid_blockwise_op,
     mean_chunk,
     merge_chunk,
     merge_chunk_wrapper,
+    optimize_blockwise_fusion,
     percentiles_summary,
 )
 from dask_exo.partitions.kernels import array_join
@@ -102,13 +104,31 @@ class ExoShuffle(PartitionsFiltered, Expr):
         return layer
 
 
-def rewrite(expr: CoreExpr) -> CoreExpr:
-    """Replace all shuffles in a lowered expression.
+class Once(Expr):
+    """A single partition that other partitions read, in a task of its own.
 
-    The new expression has one key for each key of ``expr``, in the same order. New chains are left
-    to the planner: Dask's fusion, run twice, computes what is broadcast once for each partition.
+    Blockwise fusion would compute it again for each of them.
     """
-    return _drop_numbers(_replace(expr, {}))
+
+    _parameters = ["frame"]  # noqa: RUF012  as Dask's expressions have it
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.frame._meta
+
+    def _divisions(self) -> tuple[Any, ...]:
+        return tuple(self.frame.divisions)
+
+    def _layer(self) -> dict[Any, Any]:
+        return {(self._name, 0): Alias((self._name, 0), (self.frame._name, 0))}
+
+
+def rewrite(expr: CoreExpr) -> CoreExpr:
+    """Replace all shuffles in a lowered expression, then fuse its blockwise chains.
+
+    The new expression has one key for each key of ``expr``, in the same order.
+    """
+    return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:
@@ -152,8 +172,24 @@ def _replace(expr: CoreExpr, replacements: dict[str, CoreExpr]) -> CoreExpr:
         new = substitute(new)
     if isinstance(new, Fused) and changed:
         new = _without_unread(new)
-    replacements[expr._name] = new
+    new = replacements[expr._name] = _read_once(new)
     return new
+
+
+def _read_once(expr: CoreExpr) -> CoreExpr:
+    """Keep single partitions that many others read out of their fusion."""
+    if not is_valid_blockwise_op(expr) or expr.npartitions == 1:
+        return expr
+    alone = {
+        operand._name
+        for operand in expr.dependencies()
+        if is_valid_blockwise_op(operand) and operand.npartitions == 1
+    }
+    operands = [
+        Once(operand) if isinstance(operand, CoreExpr) and operand._name in alone else operand
+        for operand in expr.operands
+    ]
+    return type(expr)(*operands) if alone else expr
 
 
 def _replace_operand(operand: Any, replacements: dict[str, CoreExpr]) -> Any:
