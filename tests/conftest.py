@@ -56,6 +56,7 @@ def ray_cluster() -> Iterator[None]:
     from dask_exo.config import Config
     from dask_exo.scheduler import connect
 
+    dask_exo.disable()  # a test before may have moved to a Ray of another size
     with dask.config.set({"exo.num-cpus": 2, "exo.object-store-memory": "300MB"}):
         connect(Config.current())
     yield

@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import psutil
+
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, StoreUsage
 from dask_exo.cluster.handover import HandoverFutures
@@ -274,7 +276,7 @@ class Mover:
         self._measured = Measured()
         self._spilled = futures.local.store().spilled
         self._begin = self._last = time.perf_counter()
-        self._cpu, self._busy = time.process_time(), 0.0
+        self._cpu, self._idle, self._busy = time.process_time(), _idle_seconds(), 0.0
         self._reason = ""
         self._told = False
 
@@ -299,8 +301,8 @@ class Mover:
             events.emit(events.EngineChosen("ray", f"{self._reason}: moved from threads"))
 
     def _measure(self, left: int) -> None:
-        now, cpu, store = time.perf_counter(), time.process_time(), self._futures.local.store()
-        seconds, before = now - self._last, self._measured
+        now, cpu, idle = time.perf_counter(), time.process_time(), _idle_seconds()
+        seconds, before, store = now - self._last, self._measured, self._futures.local.store()
         self._measured = replace(
             before,
             seconds=now - self._begin,
@@ -314,5 +316,12 @@ class Mover:
                 parallel=before.parallel + seconds,
                 held=before.held + seconds * self._busy,
                 cpu=before.cpu + cpu - self._cpu,
+                idle=before.idle + idle - self._idle,
             )
-        self._last, self._cpu, self._busy = now, cpu, self._futures.local.busy
+        self._last, self._cpu, self._idle = now, cpu, idle
+        self._busy = self._futures.local.busy
+
+
+def _idle_seconds() -> float:
+    """Return the seconds that the processors of this machine were idle, all together."""
+    return float(psutil.cpu_times().idle)

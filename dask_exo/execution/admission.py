@@ -9,6 +9,7 @@ WORTH = 3 * START  # seconds of work that has to be left: on two cores, Ray halv
 SAMPLE = 2.0  # seconds with several tasks at once that have to be measured
 HELD = 0.6  # share of its slots' processor time below which tasks hold each other back
 ONE_CORE = 0.8  # of a core; tasks that use less wait for something else
+IDLE = 0.2  # share of that time that processors are idle; else other programs hold tasks back
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,14 @@ class Measured:
     """Seconds that a computation has run, and what its tasks did.
 
     ``parallel`` are the seconds with several tasks at once, ``held`` the slots that they had, times
-    seconds, and ``cpu`` the processor time that they used meanwhile.
+    seconds, ``cpu`` the processor time that they used meanwhile, and ``idle`` what nobody used.
     """
 
     seconds: float = 0.0
     parallel: float = 0.0
     held: float = 0.0
     cpu: float = 0.0
+    idle: float = 0.0
     done: int = 0
     left: int = 0
     spilled: int = 0  # bytes
@@ -147,16 +149,16 @@ def reason_to_move(measured: Measured) -> str:
 
     Examples
     --------
-    >>> reason_to_move(Measured(seconds=5, parallel=4, held=8, cpu=4.1, done=10, left=100))
+    >>> reason_to_move(Measured(5, parallel=4, held=8, cpu=4.1, idle=3.9, done=10, left=100))
     'its functions hold the interpreter lock'
-    >>> reason_to_move(Measured(seconds=5, parallel=4, held=8, cpu=7.7, done=10, left=100))
+    >>> reason_to_move(Measured(5, parallel=4, held=8, cpu=7.7, idle=0.3, done=10, left=100))
     ''
     """
     if measured.remaining < WORTH:
         return ""
     if measured.spilled:
         return "its values do not fit in memory beside the program"
-    enough = measured.parallel >= SAMPLE
+    enough = measured.parallel >= SAMPLE and measured.idle >= IDLE * measured.held
     if enough and ONE_CORE * measured.parallel <= measured.cpu <= HELD * measured.held:
         return "its functions hold the interpreter lock"
     return ""

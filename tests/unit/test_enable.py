@@ -18,7 +18,8 @@ get_module = importlib.import_module("dask_exo.enable")
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that a cluster is there."""
+    """Pretend that a cluster can be started, even if a test before has moved to one."""
+    monkeypatch.setattr(get_module.on_ray, "running", lambda: False)
     started: Future[Cluster] = Future()
     started.set_result(Cluster("somewhere", Path("/nowhere")))
     monkeypatch.setattr(get_module, "start", lambda _: started)

@@ -8,7 +8,7 @@ import pytest
 
 from dask_exo.execution.admission import Measured, reason_to_move
 
-LOCKED = Measured(seconds=4, parallel=3, held=6, cpu=3.1, done=10, left=90)
+LOCKED = Measured(seconds=4, parallel=3, held=6, cpu=3.1, idle=2.9, done=10, left=90)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,8 @@ LOCKED = Measured(seconds=4, parallel=3, held=6, cpu=3.1, done=10, left=90)
         (LOCKED, "its functions hold the interpreter lock"),
         (replace(LOCKED, cpu=5.6), ""),  # numpy and Arrow release it
         (replace(LOCKED, cpu=0.3), ""),  # it waits for a disk or a service
-        (replace(LOCKED, held=48, cpu=20), "its functions hold the interpreter lock"),
+        (replace(LOCKED, idle=0.4), ""),  # other programs use the processors
+        (replace(LOCKED, held=48, cpu=20, idle=20), "its functions hold the interpreter lock"),
         (replace(LOCKED, left=20), ""),  # Ray would start as long as it takes
         (replace(LOCKED, parallel=1, held=2, cpu=1), ""),  # not measured for long enough
         (replace(LOCKED, done=0, left=3), "its functions hold the interpreter lock"),
