@@ -59,7 +59,7 @@ class Machine:
 class ProgramFacts:
     """Settings and packages of this process."""
 
-    required: Mapping[str, str]  #: package (or ``"python"``) → needed versions (``">=2.50"``)
+    required: Mapping[str, str]  #: package (or ``"python"``) → needed versions (``">=2.56"``)
     versions: Mapping[str, str]  #: package → version here
     scheduler: str = ""  #: Dask's; empty if none is set
     method: str = ""  #: ``dataframe.shuffle.method``; empty if it is not set
