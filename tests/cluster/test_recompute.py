@@ -63,5 +63,6 @@ def test_a_map_that_dies_costs_one_call_more(cluster, tmp_path) -> None:
     with recording() as stats:
         rows = ddf.shuffle("k", npartitions=4).compute()
     assert sorted(rows["v"]) == sorted(np.repeat(range(8), 100))
-    assert list(stats.repeated) == ["part"]
-    assert 1 <= stats.repeated["part"] < 8
+    ((name, count),) = stats.repeated.items()
+    assert name.startswith("part+")
+    assert 1 <= count < 8
