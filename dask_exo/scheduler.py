@@ -178,10 +178,8 @@ class Scheduler:
         """
         if self._futures is not None:
             return self._futures, ANY_ENGINE
-        running, limit = (
-            on_ray.running(),
-            local_memory(config) // 2,
-        )  # a shuffle needs twice as much
+        limit = local_memory(config) // 2  # a shuffle needs twice as much as its input
+        running = on_ray.running()
         choice = choose_engine(dsk, config, limit=limit, running=running, movable=movable)
         options = [unit.options for units in (work.bundles, work.stages) for unit in units]
         if config.engine == "auto" and any(one.needs or one.pool for one in options):
