@@ -19,11 +19,11 @@ from dask.utils import parse_bytes, parse_timedelta
 
 from dask_exo.errors import ConfigError
 
-CLUSTER = ("address", "num-cpus", "num-gpus", "object-store-memory", "spill-directory")
+CLUSTER = ("address", "log", "num-cpus", "num-gpus", "object-store-memory", "spill-directory")
 """Keys that are read only when this process connects to Ray."""
 
 EFFECT = (
-    (CLUSTER[1:], "address", None),
+    (CLUSTER[2:], "address", None),
     (("shuffle.late-factor", "shuffle.late-floor"), "shuffle.speculation", True),
 )
 """Keys, another key, and the value of that key without which the first ones have no effect."""
@@ -81,6 +81,7 @@ class Config:
     settings: Mapping[str, Any]
     """Configuration that tasks see: values that differ from Dask's defaults."""
     address: str | None = _key("address")
+    log: str | None = _key("log")
     num_cpus: int | None = _key("num-cpus")
     num_gpus: int | None = _key("num-gpus")
     object_store_memory: int | None = _key("object-store-memory", _bytes)

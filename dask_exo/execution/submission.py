@@ -13,7 +13,7 @@ from dask.utils import format_bytes
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
-from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError
+from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError, WorkerLostError
 from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.admission import next_cpu_request
@@ -190,6 +190,8 @@ def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) 
         if len(refs) == 1:
             if isinstance(error, OutOfMemoryError):
                 return [error]
+            if isinstance(error, WorkerLostError):
+                raise type(error)(f"task {name(refs[0])}: {error}") from error.__cause__
             error.add_note(f"dask_exo: no result of task {name(refs[0])}")
             raise
     return [receipts(futures, [ref], name)[0] for ref in refs]

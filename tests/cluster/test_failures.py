@@ -229,6 +229,41 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os._exit(3)", "with SIGKILL or os._exit, which leave no message,"),
+        ("sys.exit(5)", "with exit code 5"),
+        ("ctypes.string_at(0)", "with SIGSEGV"),
+    ],
+    ids=["exit", "sys-exit", "crash"],
+)
+def test_a_task_that_ends_its_worker_is_named(cluster, end: str, how: str) -> None:
+    job = dask.delayed(exec)(f"import ctypes, os, sys; {end}", dask_key_name="ends")
+    said = rf"task 'ends': its worker died at each of 4 attempts, at last {how} on node [\d.]+"
+    with pytest.raises(errors.WorkerLostError, match=said) as caught:
+        job.compute()
+    assert "partition" not in str(caught.value)
+    assert ("in string_at" in str(caught.value)) == (how == "with SIGSEGV")
+
+
+@pytest.mark.parametrize("log", ["null", "ray"])
+def test_messages_of_ray_are_printed_on_request(log: str) -> None:
+    done = run(
+        """
+        import os, time, dask, dask_exo, dask_exo.errors as errors
+        with dask_exo.enable(num_cpus=1, engine="ray"):
+            try:
+                dask.delayed(os._exit)(3).compute()
+            except errors.WorkerLostError:
+                time.sleep(2)
+    """,
+        DASK_EXO__LOG=log,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("(raylet)" in done.stdout + done.stderr) == (log == "ray")
+
+
+@pytest.mark.parametrize(
     ("address", "why"),
     [
         ("127.0.0.1:1", "Connection refused"),

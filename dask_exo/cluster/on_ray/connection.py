@@ -156,6 +156,7 @@ def disconnect() -> None:
         if _cluster is not None:
             forget(ends=_cluster.private)
             ray.shutdown()
+            ray._private.worker._worker_logs_enabled = True
             if _cluster.directory is not None and _cluster.spill is not None:
                 _remove(_cluster.directory, _cluster.spill.path)
             _cluster = None
@@ -170,7 +171,7 @@ def _remove(*directories: Path) -> None:
 def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, **_logs(settings))
     except Exception as error:
         raise ClusterError(
             f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "
@@ -179,6 +180,12 @@ def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
             f"private Ray"
         ) from error
     return Cluster(address, None, settings=settings)
+
+
+def _logs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Let Ray print its messages, or not, with its debugger's switch; return args of `ray.init`."""
+    shown = ray._private.worker._worker_logs_enabled = settings.get("log") == "ray"
+    return {"log_to_driver": shown, "logging_level": logging.INFO if shown else logging.ERROR}
 
 
 def _reach(address: str) -> None:
@@ -245,8 +252,7 @@ def _start(config: Config) -> Cluster:
             num_gpus=config.num_gpus,
             object_store_memory=config.object_store_memory,
             include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
+            **_logs(config.cluster),
             _temp_dir=str(directory),
             object_spilling_directory=str(spill),
             _system_config={

@@ -251,7 +251,7 @@ class RayFutures(Futures):
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
         """See `Futures.get`."""
-        with lost():
+        with lost(lambda: tasks.death([ref.task_id().binary() for ref in refs])):
             try:
                 values: list[Any] = ray.get(list(refs), timeout=timeout)
             except ray.exceptions.GetTimeoutError as error:

@@ -15,9 +15,12 @@ import contextlib
 import hashlib
 import json
 import random
+import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +31,7 @@ from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import internal_kv
 
 from dask_exo.cluster.futures import Ref, SubmitOptions
-from dask_exo.cluster.on_ray.translation import lost
+from dask_exo.cluster.on_ray.translation import DIED, ended, lost
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, collect_outputs
 from dask_exo.errors import ConfigError
@@ -173,6 +176,42 @@ def _events() -> list[Any]:
     return [gcs_pb2.TaskEvents.FromString(event) for event in events]  # type: ignore[attr-defined]
 
 
+def death(tasks: Collection[bytes]) -> str:
+    """Describe the death of a worker of one of some tasks: attempts, end, node, and what helps."""
+    for _ in range(30):  # 3 s; events arrive every second
+        time.sleep(0.1)
+        events = [event for event in _events() if event.task_id in tasks]
+        last = max(events, key=lambda event: event.attempt_number, default=None)
+        if last is not None and (said := last.state_updates.error_info.error_message):
+            break
+    else:
+        return DIED
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    log = _log(last.state_updates.worker_id.hex())
+    oom = bool(log) and _oom_kills() > _killed_before  # on this machine
+    how = ended(said + log, f" on node {nodes.get(last.state_updates.node_id.hex())}", oom=oom)
+    _, fatal, stack = log.partition("\nExtension modules")[0].partition("Fatal Python error")
+    attempts = f"its worker died at each of {last.attempt_number + 1} attempts, at last {how}"
+    return "\n".join([attempts, *(fatal + stack).splitlines()[:10]])
+
+
+def _log(worker: str) -> str:
+    """Return the log of a worker; empty if that is on another machine."""
+    node: Any = ray._private.worker._global_node
+    logs = Path(node.get_logs_dir_path()).glob(f"worker-{worker}-*.err")
+    return "".join(log.read_text(errors="replace") for log in logs)
+
+
+def _oom_kills() -> int:
+    """Return how many processes the kernel of this machine has ended since memory ran out."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path("/proc/vmstat").read_text().partition("\noom_kill ")[2].split()[0])
+    return 0
+
+
+_killed_before = _oom_kills()
+
+
 def check_submit_options(options: SubmitOptions) -> None:
     """Raise `ConfigError` for options that Ray refuses; warn if no node has the resources.
 
@@ -209,6 +248,7 @@ class RayOutputStream:
     def __init__(self, generator: Any) -> None:
         self._generator = generator
         self._next: list[Any] = []
+        self._lost = partial(lost, partial(death, [generator._generator_ref.task_id().binary()]))
 
     @property
     def next(self) -> Ref:
@@ -219,7 +259,7 @@ class RayOutputStream:
 
     def read(self) -> Any:
         """See `OutputStream.read`."""
-        with lost():
+        with self._lost():
             try:
                 return self._read()
             except Exception:
@@ -244,7 +284,7 @@ class RayOutputStream:
 
     def take(self) -> Ref:
         """See `OutputStream.take`."""
-        with lost():
+        with self._lost():
             (value, _), self._next = self._next, []
             if _BOTH:
                 self._generator._consume_next_ref_n(2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import re
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -25,10 +26,23 @@ from dask_exo.errors import (
     WorkerLostError,
 )
 
+DIED = "the worker or node of a task died more often than it is retried: compute again"
+_ENDS = re.compile(r"(?<=\*{3} )SIG\w+(?= received)|(?<=receives a )SIG\w+|exit code -?\d+")
+
+
+def ended(text: str, where: str = "", *, oom: bool = False) -> str:
+    """Say how a process ended, by texts about it, and what helps; ``oom``: memory ran out then."""
+    ends = _ENDS.findall(text)
+    if not ends and (oom or "NODE_OUT_OF_MEMORY" in text):
+        advice = "make smaller partitions, or run fewer tasks at a time with exo.num-cpus"
+        return f"with SIGKILL{where}, as memory ran out: {advice}"
+    how = ends[-1] if ends else "SIGKILL or os._exit, which leave no message,"
+    return f"with {how}{where}: call its function alone; that, or what it calls, ends the process"
+
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Translate Ray's exceptions to ours, which say what to change."""
+def translated(death: Callable[[], str] | None = None) -> Iterator[None]:
+    """Translate Ray's exceptions to ours; ``death`` describes that of the worker of a task."""
     try:
         yield
     except ray.exceptions.TaskCancelledError as error:
@@ -56,10 +70,8 @@ def translated() -> Iterator[None]:
             "again, and persist again what was persisted"
         ) from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-        raise WorkerLostError(
-            "the worker or node of a task died more often than it is retried: make smaller "
-            f"partitions if it ran out of memory ({first_line(error)})"
-        ) from error
+        what = death() if death else DIED
+        raise WorkerLostError(what) from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
         if isinstance(cause, ray.exceptions.TaskCancelledError):
@@ -73,16 +85,14 @@ def translated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lost() -> Iterator[None]:
+def lost(death: Callable[[], str]) -> Iterator[None]:
     """Translate like `translated`, and also the death of an actor."""
     try:
-        with translated():
+        with translated(death):
             yield
     except ray.exceptions.RayActorError as error:
-        raise WorkerLostError(
-            f"a worker has died: make smaller partitions if it ran out of memory "
-            f"({first_line(error)})"
-        ) from error
+        what = ended(str(error))
+        raise WorkerLostError(f"a worker has died {what} ({first_line(error)})") from error
 
 
 def first_line(error: BaseException) -> str:
