@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -204,6 +206,73 @@ def test_an_interrupt_stops_what_runs_and_frees_the_store(cluster, tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == count < 40  # nothing new was started
     assert dask.delayed(abs)(-1).compute() == 1
     # the `cluster` fixture checks that the store is empty
+
+
+class LateError(Exception):
+    """An error that the handler of a signal raises, as a time limit of tests does."""
+
+
+@pytest.fixture
+def armed() -> Iterator[threading.Event]:
+    """An event; while it is set, SIGUSR1 raises a `LateError` in the main thread."""
+    event = threading.Event()
+
+    def handle(*_: object) -> None:
+        if event.is_set():
+            raise LateError("it is late")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield event
+    event.clear()
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_an_error_of_a_signal_handler_ends_a_wait(
+    cluster, armed: threading.Event, tmp_path: Path, engine: str
+) -> None:
+    def wait(i: int) -> int:
+        (tmp_path / f"started-{i}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.02)
+        return i
+
+    def send() -> None:
+        while not list(tmp_path.iterdir()):
+            time.sleep(0.02)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(5)
+        (tmp_path / "go").touch()
+
+    armed.set()
+    sender = threading.Thread(target=send)
+    sender.start()
+    with dask.config.set({"exo.engine": engine}):
+        with pytest.raises(LateError):
+            dask.delayed(sum)([dask.delayed(wait)(i) for i in range(2)]).compute()
+        assert not (tmp_path / "go").exists()
+        sender.join()
+        assert dask.delayed(sum)([1, 2]).compute() == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a callback
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_an_interrupt_at_any_moment_leaves_dask_usable(
+    ddf, armed: threading.Event, engine: str
+) -> None:
+    with dask.config.set({"exo.engine": engine}):
+        for moment in np.linspace(0.0005, 0.15, 30):
+            timer = threading.Timer(moment, os.kill, (os.getpid(), signal.SIGUSR1))
+            try:
+                armed.set()
+                timer.start()
+                ddf.shuffle("k").v.sum().compute()
+                armed.clear()
+            except (LateError, errors.SerializationError):  # raised while it was pickled
+                armed.clear()
+            timer.join()
+            assert ddf.shuffle("k").v.sum().compute() == 1000
 
 
 def test_a_task_may_end_while_it_is_cancelled() -> None:

@@ -6,6 +6,7 @@ All code runs through a few remote functions, which take the function to call as
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -45,6 +46,7 @@ from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, rep
 from dask_exo.errors import ClusterError
 
 ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
+TURN = 0.5  # seconds after which a wait lets an error of a signal's handler through
 KEPT = 5.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
@@ -243,11 +245,15 @@ class RayFutures(Futures):
             time.sleep(timeout or 0)
             return [], []
         count = len(refs) if timeout == 0 else 1
+        left = math.inf if timeout is None else timeout
         with translated():
-            done, pending = ray.wait(
-                list(refs), num_returns=count, timeout=timeout, fetch_local=False
-            )
-        return done, pending
+            while True:  # Ray would go on with its wait after a signal's handler has raised
+                done, pending = ray.wait(
+                    list(refs), num_returns=count, timeout=min(left, TURN), fetch_local=False
+                )
+                left -= TURN
+                if done or left <= 0:
+                    return done, pending
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:
         """See `Futures.get`."""

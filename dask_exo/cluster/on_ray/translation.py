@@ -41,7 +41,7 @@ def ended(text: str, where: str = "", *, oom: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def translated(death: Callable[[], str] | None = None) -> Iterator[None]:
+def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
     """Translate Ray's exceptions to ours; ``death`` describes that of the worker of a task."""
     try:
         yield
@@ -70,18 +70,24 @@ def translated(death: Callable[[], str] | None = None) -> Iterator[None]:
             "again, and persist again what was persisted"
         ) from error
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-        what = death() if death else DIED
+        what = death()
         raise WorkerLostError(what) from error
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, Exception) else error
-        if isinstance(cause, ray.exceptions.TaskCancelledError):
-            raise CancelledError("a task whose result this one needs was cancelled") from error
-        if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
-            raise cause from error
-        raise SpillError(
-            f"a worker could not reach its storage: {cause}. Look at exo.spill-directory and the "
-            f"disks with `dask exo doctor`"
-        ) from error
+        raise _cause(error) from error
+    except SystemError as error:  # a signal's handler has raised another one while Ray waited
+        raise error.__cause__ or error from None
+
+
+def _cause(error: Any) -> Exception:
+    cause: Exception = error.cause if isinstance(error.cause, Exception) else error
+    if isinstance(cause, ray.exceptions.TaskCancelledError):
+        return CancelledError("a task whose result this one needs was cancelled")
+    if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
+        return cause
+    return SpillError(
+        f"a worker could not reach its storage: {cause}. Look at exo.spill-directory and the disks "
+        f"with `dask exo doctor`"
+    )
 
 
 @contextlib.contextmanager
