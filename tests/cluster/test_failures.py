@@ -369,6 +369,23 @@ def test_a_store_of_a_size_that_cannot_be_is_named_by_its_key() -> None:
     assert done.stdout.count(message) == 2, done.stderr
 
 
+def test_a_start_that_takes_too_long_is_repeated() -> None:
+    done = run(
+        """
+        import dask, dask_exo, os, ray
+        from pathlib import Path
+        with dask_exo.enable(num_cpus=1, object_store_memory="100MB"):
+            print(dask.delayed(sum)([1, 2]).compute())
+            print(len(list(Path(os.environ["TMPDIR"]).glob("exo-*"))))  # of the second start only
+    """,
+        RAY_gcs_server_port_wait_time_s="0",
+        TMPDIR=(place := tempfile.mkdtemp(prefix="t")),
+    )
+    assert done.stdout.split() == ["3", "1"], done.stderr
+    assert done.stderr.count("did not start in time on this busy machine") == 1
+    shutil.rmtree(place)
+
+
 def test_a_spill_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = run(f"""

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -95,11 +96,8 @@ def connect(config: Config) -> tuple[Cluster, bool]:
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
             return _cluster, False
-        _cluster = (
-            _start_to_last(config)
-            if config.address is None
-            else _join(config.address, config.cluster)
-        )
+        address = config.address
+        _cluster = _start_to_last(config) if address is None else _join(address, config.cluster)
         return _cluster, True
 
 
@@ -234,7 +232,7 @@ def _start_to_last(config: Config) -> Cluster:
     return future.result()
 
 
-def _start(config: Config) -> Cluster:
+def _start(config: Config, *, longer: bool = False) -> Cluster:
     spill_parent = None if config.spill_directory is None else usable(config.spill_directory)
     # Ray puts sockets below it, whose paths may have 107 characters in all
     long = len(tempfile.gettempdir()) > LONGEST_DIRECTORY
@@ -243,8 +241,9 @@ def _start(config: Config) -> Cluster:
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     atexit.register(disconnect)  # a program that ends without disconnecting leaves nothing behind
     spill = own(spill_parent or directory)
-    saved = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
-    os.environ.update({k: v for k, v in WORKER_ENVIRONMENT.items() if k not in os.environ})
+    limits = {"RAY_gcs_server_port_wait_time_s": "120"} if longer else {}
+    added = (WORKER_ENVIRONMENT | limits).keys() - os.environ.keys()
+    os.environ.update(WORKER_ENVIRONMENT | dict(os.environ) | limits)
     try:
         ray.init(
             address="local",
@@ -262,26 +261,31 @@ def _start(config: Config) -> Cluster:
                 "preload_python_modules": ["dask_exo.cluster.on_ray.tasks"],
                 # 10 s as by default, but Ray's first attempt at its own store is often too early
                 "raylet_client_connect_timeout_milliseconds": 20,
-                "raylet_client_num_connect_attempts": 500,
+                "raylet_client_num_connect_attempts": 2000 if longer else 500,
             },
         )
-    except Exception as error:
+    except BaseException as error:
+        ray.shutdown()
         _remove(directory, spill)
+        if not longer and "timed out" in str(error).lower():
+            sys.stderr.write("dask_exo: Ray did not start in time on this busy machine: again\n")
+            return _start(config, longer=True)
+        if not isinstance(error, Exception):
+            raise
         store = config.object_store_memory
-        store_note = (
+        note = (
             "" if store is None else f"exo.object-store-memory is {store:,} bytes: change it, or "
         )
         raise ClusterError(
-            f"a private Ray could not be started: {str(error).rstrip('.')}. {store_note}look at "
-            f"this machine with `dask exo doctor`"
+            f"a private Ray could not be started: {str(error).rstrip('.')}. {note}look at this "
+            f"machine with `dask exo doctor`"
         ) from error
     finally:
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
+        for name in added:
+            os.environ.pop(name, None)
     context = ray.get_runtime_context()
-    spill_directory = Directory(spill, context.get_node_id())
-    return Cluster(context.gcs_address, directory, spill_directory, config.cluster)
+    disk = Directory(spill, context.get_node_id())
+    return Cluster(context.gcs_address, directory, disk, config.cluster)
 
 
 def _spill_batch(store: int | None) -> int:

@@ -175,9 +175,8 @@ class RayFutures(Futures):
     ) -> tasks.RayOutputStream:
         """See `Futures.generate`."""
         ray_options = {**(options or {}), **tasks.STREAMING}
-        return tasks.RayOutputStream(
-            self.remote(_remote_iterate, 0, fn, args, ray_options, seed=seed)
-        )
+        generator = self.remote(_remote_iterate, 0, fn, args, ray_options, seed=seed)
+        return tasks.RayOutputStream(generator)
 
     def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
         """See `Futures.actor`."""
@@ -244,14 +243,12 @@ class RayFutures(Futures):
         if not refs:
             time.sleep(timeout or 0)
             return [], []
-        count = len(refs) if timeout == 0 else 1
+        refs, count = list(refs), len(refs) if timeout == 0 else 1
         left = math.inf if timeout is None else timeout
         with translated():
             while True:  # Ray would go on with its wait after a signal's handler has raised
-                done, pending = ray.wait(
-                    list(refs), num_returns=count, timeout=min(left, TURN), fetch_local=False
-                )
-                left -= TURN
+                turn, left = min(left, TURN), left - TURN
+                done, pending = ray.wait(refs, num_returns=count, timeout=turn, fetch_local=False)
                 if done or left <= 0:
                     return done, pending
 
@@ -277,17 +274,11 @@ class RayFutures(Futures):
         nodes = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
         if not nodes:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
-        spill_disks = disks()
-        room = spill_disks[0].room if spill_disks else None
+        room = next((disk.room for disk in disks()), None)
+        found = sorted((n["NodeID"], n["Resources"]) for n in nodes)
         return [
-            Node(
-                n["NodeID"],
-                int(n["Resources"]["CPU"]),
-                int(n["Resources"].get("object_store_memory", 0)),
-                room,
-                dict(n["Resources"]),
-            )
-            for n in sorted(nodes, key=lambda n: n["NodeID"])
+            Node(name, int(has["CPU"]), int(has.get("object_store_memory", 0)), room, dict(has))
+            for name, has in found
         ]
 
     def store(self) -> StoreUsage:
@@ -358,10 +349,8 @@ class RayActor:
 
     def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> tasks.RayOutputStream:
         """See `Actor.generate`."""
-        call = self._process.iterate
-        return tasks.RayOutputStream(
-            self._futures.remote(call, 0, fn, args, tasks.STREAMING, seed=seed)
-        )
+        call, options = self._process.iterate, tasks.STREAMING
+        return tasks.RayOutputStream(self._futures.remote(call, 0, fn, args, options, seed=seed))
 
     def stop(self) -> None:
         """See `Actor.stop`."""
