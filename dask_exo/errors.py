@@ -73,8 +73,8 @@ class ResultError(ExoError, RuntimeError):
 class WorkerLostError(ExoError, RuntimeError):
     """The process or node of a task died more often than it is retried.
 
-    *When*: all retries are used up. A common cause is memory: the system kills the process that
-    uses the most. *What helps*: smaller partitions, or fewer parallel tasks (``exo.num-cpus``).
+    *When*: all retries are used up. The message has the exit code or signal, if it is known.
+    *What helps*: call the function alone; if memory ran out, smaller partitions.
     """
 
 

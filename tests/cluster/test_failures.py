@@ -300,7 +300,7 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        ("os._exit(3)", "with SIGKILL or os._exit, which leave no message,"),
+        ("os._exit(3)", "with no message, as after SIGKILL or os._exit,"),
         ("sys.exit(5)", "with exit code 5"),
         ("ctypes.string_at(0)", "with SIGSEGV"),
     ],

@@ -272,10 +272,8 @@ def _start(config: Config, *, longer: bool = False) -> Cluster:
             return _start(config, longer=True)
         if not isinstance(error, Exception):
             raise
-        store = config.object_store_memory
-        note = (
-            "" if store is None else f"exo.object-store-memory is {store:,} bytes: change it, or "
-        )
+        size = config.object_store_memory
+        note = "" if size is None else f"exo.object-store-memory is {size:,} bytes: change it, or "
         raise ClusterError(
             f"a private Ray could not be started: {str(error).rstrip('.')}. {note}look at this "
             f"machine with `dask exo doctor`"

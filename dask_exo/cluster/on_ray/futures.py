@@ -185,10 +185,9 @@ class RayFutures(Futures):
             return RayActor(self, kept, options)
         _retired.stop()
         retries = 0 if cls else REPLACED
+        more = {**options, "max_restarts": retries, "max_task_retries": retries}
         with translated():
-            process = _remote_process.options(
-                **options, max_restarts=retries, max_task_retries=retries
-            ).remote(cls, *map(sealed, args))
+            process = _remote_process.options(**more).remote(cls, *map(sealed, args))
         return RayActor(self, process, options, reusable=cls is None)
 
     def stop_retired(self) -> None:
@@ -402,10 +401,8 @@ class _Retired:
         """Keep the process of an actor, unless another actor or all tasks may wait for it."""
         with self._lock:
             needed = Counter[str](CPU=1)
-            for options in (
-                *(a.options for a in self.running),
-                *(entry[1] for entry in self._kept),
-            ):
+            requests = [a.options for a in self.running] + [entry[1] for entry in self._kept]
+            for options in requests:
                 needed.update(resources_of(options))
             if not fits(ray.cluster_resources(), needed):
                 return False

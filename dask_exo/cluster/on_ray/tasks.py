@@ -187,19 +187,15 @@ def death(tasks: Collection[bytes]) -> str:
     else:
         return DIED
     nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-    log = _log(last.state_updates.worker_id.hex())
-    oom = bool(log) and _oom_kills() > _killed_before  # on this machine
+    node: Any = ray._private.worker._global_node
+    pattern = f"worker-{last.state_updates.worker_id.hex()}-*.err"
+    logs = Path(node.get_logs_dir_path()).glob(pattern)  # none if it ran on another machine
+    log = "".join(path.read_text(errors="replace") for path in logs)
+    oom = bool(log) and _oom_kills() > _killed_before
     how = ended(said + log, f" on node {nodes.get(last.state_updates.node_id.hex())}", oom=oom)
     _, fatal, stack = log.partition("\nExtension modules")[0].partition("Fatal Python error")
     attempts = f"its worker died at each of {last.attempt_number + 1} attempts, at last {how}"
     return "\n".join([attempts, *(fatal + stack).splitlines()[:10]])
-
-
-def _log(worker: str) -> str:
-    """Return the log of a worker; empty if that is on another machine."""
-    node: Any = ray._private.worker._global_node
-    logs = Path(node.get_logs_dir_path()).glob(f"worker-{worker}-*.err")
-    return "".join(log.read_text(errors="replace") for log in logs)
 
 
 def _oom_kills() -> int:

@@ -36,7 +36,7 @@ def ended(text: str, where: str = "", *, oom: bool = False) -> str:
     if not ends and (oom or "NODE_OUT_OF_MEMORY" in text):
         advice = "make smaller partitions, or run fewer tasks at a time with exo.num-cpus"
         return f"with SIGKILL{where}, as memory ran out: {advice}"
-    how = ends[-1] if ends else "SIGKILL or os._exit, which leave no message,"
+    how = ends[-1] if ends else "no message, as after SIGKILL or os._exit,"
     return f"with {how}{where}: call its function alone; that, or what it calls, ends the process"
 
 

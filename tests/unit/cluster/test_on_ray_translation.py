@@ -17,7 +17,7 @@ from dask_exo.cluster.on_ray.translation import ended
             "with SIGTERM on n: call",
         ),
         ("Socket closed\n*** SIGSEGV received at time=17", True, "with SIGSEGV on n: call"),
-        ("Socket closed", False, "with SIGKILL or os._exit, which leave no message, on n: call"),
+        ("Socket closed", False, "with no message, as after SIGKILL or os._exit, on n: call"),
         ("Socket closed", True, "with SIGKILL on n, as memory ran out: make smaller"),
         ("exit type: NODE_OUT_OF_MEMORY", False, "with SIGKILL on n, as memory ran out: make"),
     ],
