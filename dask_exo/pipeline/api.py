@@ -6,6 +6,7 @@ execution"; thesis chapter 2.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import dask.dataframe as dd
 import pandas as pd
 from dask.utils import parse_bytes
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from dask_exo.config import Config
@@ -43,6 +45,8 @@ from dask_exo.pipeline.sources import (
 from dask_exo.pipeline.streaming.transforms import FORMATS, RAISE, ErrorPolicy
 from dask_exo.pipeline.to_dask import collect_dataframes, infer_meta, lazy_dataframe
 from dask_exo.validation import number_from
+
+STAGING = "_exo-staging"  # readers of Parquet ignore it
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,8 @@ class Pipeline:
     def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each block to a file in a directory; return the files.
 
+        They are staged, and moved there once all are written. If the run fails, none is left.
+
         Parameters
         ----------
         path : str
@@ -233,6 +239,7 @@ class Pipeline:
         compute : bool
             False: do not run, but return a pipeline that writes the files, with their names in a
             column ``file``. It can run together with others, see `dask_exo.pipeline.materialize`.
+            These files are not staged.
         **options
             For `pandas.DataFrame.to_parquet`.
 
@@ -241,13 +248,26 @@ class Pipeline:
         list of str, or Pipeline
         """
         system, root = url_to_fs(str(path))
-        system.makedirs(root, exist_ok=True)
-        pipeline = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        is_new, staging = not system.exists(root), f"{root.rstrip('/')}/{STAGING}"
+        folder = str(path).rstrip("/") + f"/{STAGING}" * compute
+        pipeline = self._with("write", _write, (folder, options), {"on_error": "raise"})
+        system.makedirs(staging if compute else root, exist_ok=True)
         if not compute:
             return pipeline
         pipeline = replace(pipeline, _runs=self._runs)
-        batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
-        return sorted(name for batch in batches for name in batch["file"].tolist())
+        try:
+            batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
+            names = [name for batch in batches for name in batch["file"].tolist()]
+            for name in names:
+                file = name.rpartition("/")[2]
+                system.mv(
+                    f"{staging}/{file}", f"{staging.removesuffix(STAGING)}{file}", recursive=True
+                )
+        except BaseException:
+            _remove(system, root if is_new else staging)
+            raise
+        _remove(system, staging)
+        return sorted(name.replace(f"/{STAGING}/", "/") for name in names)
 
     def _with(
         self,
@@ -428,3 +448,12 @@ def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]
     file = f"{path.rstrip('/')}/part-{name}.parquet"
     frame.to_parquet(file, **options)
     return pd.DataFrame({"file": [file]})
+
+
+def _remove(system: AbstractFileSystem, folder: str) -> None:
+    """Delete a folder, even while tasks that still run add files to it."""
+    for _ in range(10):
+        with contextlib.suppress(OSError):
+            system.rm(folder, recursive=True)
+        if not system.exists(folder):
+            return
