@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import first_line
 from dask_exo.cluster.spilling import FULL, own, usable
 from dask_exo.config import Config, from_files, without_effect
-from dask_exo.errors import ClusterError, ConfigError
+from dask_exo.errors import ClusterError, ConfigError, WorkerLostError
 
 # Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
 # that, so that a worker still returns the memory of a large partition.
@@ -40,6 +41,7 @@ WORKER_ENVIRONMENT = {
 # runs it with fewer neighbours.
 OOM_RETRIES = 3
 
+_NEEDED = ("raylet", "gcs_server")  # processes without which a private Ray cannot go on
 LONGEST_DIRECTORY = 30  # characters
 
 
@@ -62,7 +64,7 @@ class Cluster:
         return self.directory is not None
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _stopped = threading.Event()  # no private Ray needs its thread any more
 _cluster: Cluster | None = None
 _process: int | None = None  # id of the process that connected
@@ -91,6 +93,8 @@ def connect(config: Config) -> tuple[Cluster, bool]:
         )
     with _lock:
         _process = os.getpid()
+        if died():
+            disconnect()
         if ray.is_initialized():
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
@@ -142,6 +146,33 @@ def _same(address: str | None, connected: str) -> bool:
 def private() -> bool:
     """Return whether this process has started the Ray that it is connected to."""
     return _cluster is not None and _cluster.private
+
+
+def died() -> str:
+    """Return the process that the private Ray needs and that has ended; nothing if it is well."""
+    node = ray._private.worker._global_node if private() else None
+    ended: list[str] = [] if node is None else [name for name, _ in node.dead_processes()]
+    return next((name for name in ended if name in _NEEDED), "")
+
+
+def check_alive() -> None:
+    """Raise an error if the private Ray has died, or nothing answers at the cluster's address.
+
+    Ray itself would end this process within a minute, without an exception.
+    """
+    if not private():
+        address = ray.get_runtime_context().gcs_address
+        try:
+            _reach(address)
+        except OSError as error:
+            text = f"the Ray cluster at {address} does not answer ({error})"
+            sys.stderr.write(f"dask_exo: {text}: unless it does soon, Ray ends this program\n")
+            raise ClusterError(text) from error
+    elif process := died():
+        raise WorkerLostError(
+            f"the private Ray and all its values are lost, since its process {process} has ended: "
+            f"compute again, and persist again what was persisted"
+        )
 
 
 def disks() -> list[DiskUsage]:

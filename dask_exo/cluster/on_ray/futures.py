@@ -37,7 +37,7 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.on_ray import tasks
-from dask_exo.cluster.on_ray.connection import alive, disks, private
+from dask_exo.cluster.on_ray.connection import alive, check_alive, died, disks, private
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.spilling import used_share
@@ -206,7 +206,7 @@ class RayFutures(Futures):
         """Call a remote function, or a method of an actor, which calls ``fn``."""
         self.calls += 1
         self.objects += count
-        with translated():
+        with lost():
             if options is None:
                 task = _named(task, count, fn.__name__)
             else:
@@ -243,7 +243,7 @@ class RayFutures(Futures):
             time.sleep(timeout or 0)
             return [], []
         count = len(refs) if timeout == 0 else 1
-        with translated():
+        with lost():
             done, pending = ray.wait(
                 list(refs), num_returns=count, timeout=timeout, fetch_local=False
             )
@@ -262,8 +262,7 @@ class RayFutures(Futures):
 
     def cancel(self, refs: Sequence[Ref]) -> None:
         """See `Futures.cancel`."""
-        pending = self.wait(refs, timeout=0)[1]
-        if pending:
+        if not died() and (pending := self.wait(refs, timeout=0)[1]):
             _remote_cancel.remote(pending)
 
     def nodes(self) -> list[Node]:
@@ -286,6 +285,7 @@ class RayFutures(Futures):
 
     def store(self) -> StoreUsage:
         """See `Futures.store`."""
+        check_alive()
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
         try:
             stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
@@ -327,7 +327,7 @@ class RayFutures(Futures):
 
     def recomputed(self) -> list[OutputDigest]:
         """See `Futures.recomputed`."""
-        return tasks.recomputed()
+        return [] if died() else tasks.recomputed()
 
 
 class RayActor:
@@ -412,7 +412,7 @@ class _Retired:
                 *(entry[1] for entry in self._kept),
             ):
                 needed.update(resources_of(options))
-            if not fits(ray.cluster_resources(), needed):
+            if died() or not fits(ray.cluster_resources(), needed):
                 return False
             self.running.discard(actor)
             self._kept.append((process, actor.options, _session()))

@@ -25,6 +25,12 @@ from dask_exo.errors import (
     WorkerLostError,
 )
 
+_LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.LocalRayletDiedError,
+)
+
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
@@ -55,7 +61,7 @@ def translated() -> Iterator[None]:
             "computed it, a program put it into the store, or it was lost too often: compute "
             "again, and persist again what was persisted"
         ) from error
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+    except _LOST as error:
         raise WorkerLostError(
             "the worker or node of a task died more often than it is retried: make smaller "
             f"partitions if it ran out of memory ({first_line(error)})"
@@ -74,7 +80,7 @@ def translated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost() -> Iterator[None]:
-    """Translate like `translated`, and also the death of an actor."""
+    """Translate like `translated`, and also the death of an actor or of a former Ray."""
     try:
         with translated():
             yield
@@ -82,6 +88,12 @@ def lost() -> Iterator[None]:
         raise WorkerLostError(
             f"a worker has died: make smaller partitions if it ran out of memory "
             f"({first_line(error)})"
+        ) from error
+    except ValueError as error:
+        if "owner is unknown" not in str(error):
+            raise
+        raise ValueLostError(
+            "a value was lost with its Ray, which has ended: persist it again"
         ) from error
 
 
