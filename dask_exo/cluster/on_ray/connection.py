@@ -25,7 +25,7 @@ from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import first_line
 from dask_exo.cluster.spilling import FULL, own, usable
 from dask_exo.config import Config, from_files, without_effect
-from dask_exo.errors import ClusterError, ConfigError, WorkerLostError
+from dask_exo.errors import ClusterError, ConfigError, SpillError, WorkerLostError
 
 # Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
 # that, so that a worker still returns the memory of a large partition.
@@ -169,9 +169,19 @@ def check_alive() -> None:
             sys.stderr.write(f"dask_exo: {text}: unless it does soon, Ray ends this program\n")
             raise ClusterError(text) from error
     elif process := died():
+        check_disk()
         raise WorkerLostError(
             f"the private Ray and all its values are lost, since its process {process} has ended: "
             f"compute again, and persist again what was persisted"
+        )
+
+
+def check_disk() -> None:
+    """Raise `SpillError` if the private Ray cannot spill, which it would try forever."""
+    if _cluster and _cluster.spill and not os.access(_cluster.spill.path, os.W_OK):
+        raise SpillError(
+            f"values cannot be spilled any more, since {str(_cluster.spill.path)!r} cannot be "
+            f"written: look at that disk, or set exo.spill-directory to another one"
         )
 
 

@@ -37,7 +37,7 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.on_ray import tasks
-from dask_exo.cluster.on_ray.connection import alive, check_alive, died, disks, private
+from dask_exo.cluster.on_ray.connection import alive, check_alive, check_disk, died, disks, private
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.spilling import used_share
@@ -45,6 +45,7 @@ from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, rep
 from dask_exo.errors import ClusterError
 
 ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
+SPILLED_ABOVE = 0.8  # of a store: below it, Ray spills nothing
 KEPT = 5.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
@@ -295,6 +296,8 @@ class RayFutures(Futures):
                 f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
                 f"`dask exo doctor`"
             ) from error
+        if stats.object_store_bytes_used > SPILLED_ABOVE * stats.object_store_bytes_avail:
+            check_disk()
         return StoreUsage(
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),
