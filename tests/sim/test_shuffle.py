@@ -105,6 +105,18 @@ def test_rounds_are_strict() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["push", "two-level"])
+def test_large_rounds_on_nodes_of_one_slot_do_not_overlap(algorithm) -> None:
+    """Two of them would fill the store, and a slot has one task at a time."""
+    futures = simulated(2, slots=1, store=20_000, trace=True)
+    shuffled(futures, algorithm, ONE_TASK_PER_CALL)
+    maps = sorted(t.start for t in futures.trace if t.name == "run_map")
+    merges = sorted(t.end for t in futures.trace if t.name == "merge")
+    assert len(maps) == len(merges) > 4  # a map, and a merge, on each node in a round
+    for k in range(2, len(maps), 2):
+        assert min(maps[k : k + 2]) >= merges[k - 1]
+
+
+@pytest.mark.parametrize("algorithm", ["push", "two-level"])
 def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
     futures = simulated(2, slots=4, trace=True)
