@@ -6,7 +6,6 @@ execution"; thesis chapter 2.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,9 +15,8 @@ from typing import Any
 import dask.dataframe as dd
 import pandas as pd
 from dask.utils import parse_bytes
-from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 
+from dask_exo.checkpoint.atomic_io import located, remove
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import (
@@ -230,7 +228,7 @@ class Pipeline:
     def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each block to a file in a directory; return the files.
 
-        They are staged, and moved there once all are written. If the run fails, none is left.
+        They are staged, and moved there once all are written: a run that fails leaves none.
 
         Parameters
         ----------
@@ -247,27 +245,22 @@ class Pipeline:
         -------
         list of str, or Pipeline
         """
-        system, root = url_to_fs(str(path))
-        is_new, staging = not system.exists(root), f"{root.rstrip('/')}/{STAGING}"
-        folder = str(path).rstrip("/") + f"/{STAGING}" * compute
-        pipeline = self._with("write", _write, (folder, options), {"on_error": "raise"})
+        system, root = located(path)
+        staging, folder = f"{root}/{STAGING}", str(path).rstrip("/")
+        target = f"{folder}/{STAGING}" if compute else folder
+        pipeline = self._with("write", _write, (target, options), {"on_error": "raise"})
         system.makedirs(staging if compute else root, exist_ok=True)
         if not compute:
             return pipeline
         pipeline = replace(pipeline, _runs=self._runs)
         try:
             batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
-            names = [name for batch in batches for name in batch["file"].tolist()]
-            for name in names:
-                file = name.rpartition("/")[2]
-                system.mv(
-                    f"{staging}/{file}", f"{staging.removesuffix(STAGING)}{file}", recursive=True
-                )
-        except BaseException:
-            _remove(system, root if is_new else staging)
-            raise
-        _remove(system, staging)
-        return sorted(name.replace(f"/{STAGING}/", "/") for name in names)
+            files = [name.rpartition("/")[2] for batch in batches for name in batch["file"]]
+            for file in files:
+                system.mv(f"{staging}/{file}", f"{root}/{file}", recursive=True)
+        finally:
+            remove(system, staging)
+        return sorted(f"{folder}/{file}" for file in files)
 
     def _with(
         self,
@@ -445,15 +438,6 @@ def _checked(pipelines: tuple[Pipeline, ...], caller: str) -> Pipeline:
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
     """Write a file; a task that runs again writes the same file."""
-    file = f"{path.rstrip('/')}/part-{name}.parquet"
+    file = f"{path}/part-{name}.parquet"
     frame.to_parquet(file, **options)
     return pd.DataFrame({"file": [file]})
-
-
-def _remove(system: AbstractFileSystem, folder: str) -> None:
-    """Delete a folder, even while tasks that still run add files to it."""
-    for _ in range(10):
-        with contextlib.suppress(OSError):
-            system.rm(folder, recursive=True)
-        if not system.exists(folder):
-            return
