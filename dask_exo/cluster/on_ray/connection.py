@@ -151,15 +151,12 @@ def private() -> bool:
 def died() -> str:
     """Return the process that the private Ray needs and that has ended; nothing if it is well."""
     node = ray._private.worker._global_node if private() else None
-    ended: list[str] = [] if node is None else [name for name, _ in node.dead_processes()]
-    return next((name for name in ended if name in _NEEDED), "")
+    ended: list[Any] = node.dead_processes() if node is not None else []
+    return next((name for name, _ in ended if name in _NEEDED), "")
 
 
 def check_alive() -> None:
-    """Raise an error if the private Ray has died, or nothing answers at the cluster's address.
-
-    Ray itself would end this process within a minute, without an exception.
-    """
+    """Raise an error if Ray has died, or does not answer: it ends this process in a minute."""
     if not private():
         address = ray.get_runtime_context().gcs_address
         try:
@@ -170,19 +167,15 @@ def check_alive() -> None:
             raise ClusterError(text) from error
     elif process := died():
         check_disk()
-        raise WorkerLostError(
-            f"the private Ray and all its values are lost, since its process {process} has ended: "
-            f"compute again, and persist again what was persisted"
-        )
+        text = "with all its values: compute again, and persist again what was persisted"
+        raise WorkerLostError(f"the private Ray has died (its process {process} has ended), {text}")
 
 
 def check_disk() -> None:
     """Raise `SpillError` if the private Ray cannot spill, which it would try forever."""
     if _cluster and _cluster.spill and not os.access(_cluster.spill.path, os.W_OK):
-        raise SpillError(
-            f"values cannot be spilled any more, since {str(_cluster.spill.path)!r} cannot be "
-            f"written: look at that disk, or set exo.spill-directory to another one"
-        )
+        path, what = str(_cluster.spill.path), "look at that disk, or set exo.spill-directory"
+        raise SpillError(f"no value can be spilled, since {path!r} cannot be written: {what}")
 
 
 def disks() -> list[DiskUsage]:

@@ -14,6 +14,7 @@ import numpy as np
 import ray
 import ray.cloudpickle
 import ray.exceptions
+from ray.exceptions import LocalRayletDiedError, NodeDiedError, WorkerCrashedError
 
 from dask_exo.errors import (
     CancelledError,
@@ -23,12 +24,6 @@ from dask_exo.errors import (
     StoreFullError,
     ValueLostError,
     WorkerLostError,
-)
-
-_LOST = (
-    ray.exceptions.WorkerCrashedError,
-    ray.exceptions.NodeDiedError,
-    ray.exceptions.LocalRayletDiedError,
 )
 
 
@@ -61,7 +56,7 @@ def translated() -> Iterator[None]:
             "computed it, a program put it into the store, or it was lost too often: compute "
             "again, and persist again what was persisted"
         ) from error
-    except _LOST as error:
+    except (WorkerCrashedError, NodeDiedError, LocalRayletDiedError) as error:
         raise WorkerLostError(
             "the worker or node of a task died more often than it is retried: make smaller "
             f"partitions if it ran out of memory ({first_line(error)})"
@@ -92,9 +87,7 @@ def lost() -> Iterator[None]:
     except ValueError as error:
         if "owner is unknown" not in str(error):
             raise
-        raise ValueLostError(
-            "a value was lost with its Ray, which has ended: persist it again"
-        ) from error
+        raise ValueLostError("a value was lost with its Ray: persist it again") from error
 
 
 def first_line(error: BaseException) -> str:
