@@ -54,13 +54,15 @@ def bottleneck(view: LoopState, *, tasks_per_slot: int, budget: int) -> str:
     if view.in_flight == 0 and not view.behind:
         return ""
     if view.tight:
-        return "memory"
+        return "the machine's memory"
     if view.in_flight >= view.slots * tasks_per_slot:
         return "slots"
     if view.probing and view.in_flight >= view.slots:
         return "the first measurement"
     fits = view.fits(budget) or (view.in_flight < view.slots and not view.behind)
-    return "" if fits else "memory"
+    # while nothing is stored, the expected outputs are of tasks that have all slots
+    wait = "memory" if view.stored_bytes or view.behind else "slots"
+    return "" if fits else wait
 
 
 def next_cpu_request(current: float, limit: int) -> int | None:
