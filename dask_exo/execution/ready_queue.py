@@ -223,14 +223,6 @@ class HeldValues:
 
     ``literals`` are in the graph itself; ``put`` stores one when a task first reads it. ``nbytes``
     is the estimated size of the values in the object store.
-
-    Examples
-    --------
-    >>> values = HeldValues({}, put=lambda value: "ref")
-    >>> values.add_readers(["x", "x"])
-    >>> values.add("x", Remote("ref-x", 10))
-    >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes
-    ('ref-x', 10, 'ref-x', 0)
     """
 
     def __init__(self, literals: dict[Key, Any], put: Callable[[Any], Ref]) -> None:

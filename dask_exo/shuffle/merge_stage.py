@@ -285,13 +285,6 @@ def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
     """Divide neighbouring blocks of (T,) ``sizes`` into groups of at most ``cap`` bytes.
 
     A larger block is a group of its own. Without a cap, all blocks are one group.
-
-    Examples
-    --------
-    >>> group_by_bytes([3, 3, 3, 9, 1], cap=6)
-    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-    >>> group_by_bytes([3, 3], cap=None)
-    [range(0, 2)]
     """
     if cap is None:
         return [range(len(sizes))] if sizes else []

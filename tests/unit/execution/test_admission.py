@@ -69,6 +69,11 @@ def test_what_a_task_waits_for_is_what_it_is_not_admitted_for(changes, waits) ->
     assert bottleneck(replace(view, **changes), tasks_per_slot=3, budget=100) == waits
 
 
+def test_a_task_that_ran_out_of_memory_gets_half_a_node_then_all() -> None:
+    assert [next_cpu_request(n, 8) for n in (1, 4, 8)] == [4, 8, None]
+    assert [next_cpu_request(1, n) for n in (2, 1)] == [2, None]
+
+
 class Full(InlineFutures):
     """A machine whose memory is as full as is said, and which knows the time."""
 
