@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from dask_exo.cluster.futures import Ref
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.execution.accounting import ShuffleAccounting
-from dask_exo.execution.persisted import Local, Remote
+from dask_exo.execution.persisted import Local, Remote, checked
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
@@ -277,7 +277,9 @@ class HeldValues:
             return self._literals[key]
         location = self.take(key)
         assert not isinstance(location, PendingOutput)
-        return location.value if isinstance(location, Local) else get([location.ref])[0]
+        if isinstance(location, Local):
+            return location.value
+        return checked(get([location.ref])[0], location)
 
     def result(self, key: Key) -> Local | Remote:
         """Return a value for the caller of the computation."""
