@@ -87,7 +87,7 @@ def lost() -> Iterator[None]:
     except ValueError as error:
         if "owner is unknown" not in str(error):
             raise
-        raise ValueLostError("a value was lost with its Ray: persist it again") from error
+        raise ValueLostError("a value was lost with its Ray: compute it again") from error
 
 
 def first_line(error: BaseException) -> str:
