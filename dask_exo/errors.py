@@ -118,7 +118,7 @@ class SpillError(ExoError, OSError):
 
 
 class IntegrityError(ExoError, AssertionError):
-    """A shuffle returns other rows than it received.
+    """A shuffle returns other rows than it received, or a stored value has changed.
 
     *When*: at the end of a computation, instead of its result. *What helps*: compute again. If that
     fails too, a function is not deterministic, or dask_exo has a bug: please report it.

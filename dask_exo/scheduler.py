@@ -40,7 +40,7 @@ from dask_exo.execution.accounting import RunObserver, observed
 from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
-from dask_exo.execution.persisted import Local, Promise, Remote, fetch
+from dask_exo.execution.persisted import Local, Promise, Remote, checked, fetch
 from dask_exo.planning.annotations import options_of
 from dask_exo.planning.normalize import Graph, Key, cull, normalize
 from dask_exo.planning.placement import ANY_ENGINE, EngineChoice, choose_engine
@@ -308,7 +308,7 @@ def _run(
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, loc in locations.items():
-            value = loc.value if isinstance(loc, Local) else values_of[loc.ref]
+            value = loc.value if isinstance(loc, Local) else checked(values_of[loc.ref], loc)
             value = owned(value, shared=futures.shares_memory)
             if isinstance(value, Failure):  # a promise of a task that failed
                 value.reraise()

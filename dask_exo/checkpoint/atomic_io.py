@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
@@ -50,6 +51,16 @@ def put(fs: AbstractFileSystem, path: str, pieces: Sequence[Bytes]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove(fs: AbstractFileSystem, folder: str) -> None:
+    """Delete a folder, even while tasks that still run add files to it."""
+    for _ in range(10):
+        fs.invalidate_cache()
+        if not fs.exists(folder):
+            return
+        with contextlib.suppress(OSError):
+            fs.rm(folder, recursive=True)
 
 
 def sizes(fs: AbstractFileSystem, folder: str) -> dict[str, int]:

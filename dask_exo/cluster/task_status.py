@@ -62,16 +62,7 @@ _running: ContextVar[tuple[str, list[OutputDigest]] | None] = ContextVar("runnin
 
 
 def report_output(name: str, parts: int = 1, digest: int | None = None) -> OutputDigest | None:
-    """Report, in a task, what it has computed; return None where calls have no ids.
-
-    Examples
-    --------
-    >>> with collect_outputs("call-7") as outputs:
-    ...     report_output("map", 3)
-    OutputDigest(call='call-7', name='map', parts=3, digest=None)
-    >>> len(outputs)
-    1
-    """
+    """Report, in a task, what it has computed; return None where calls have no ids."""
     running = _running.get()
     if running is None:
         return None

@@ -60,18 +60,7 @@ def drive(futures: Futures, steps: Steps[T], wait: Wait | None = None) -> T:
 
 
 class Waiting:
-    """The unmet part of the condition that a coroutine waits for.
-
-    Examples
-    --------
-    >>> waiting = Waiting(Until(all=["a", "b"], any=["c"], time=9.0))
-    >>> waiting.refs, waiting.timeout(7.5), waiting.over(7.5), waiting.over(9.0)
-    (['a', 'b', 'c'], 1.5, False, True)
-    >>> waiting.finished(["b"]), waiting.refs, waiting.over(8.0)
-    (None, ['a', 'c'], False)
-    >>> waiting.finished(["c"]), waiting.over(8.0)
-    (None, True)
-    """
+    """The unmet part of the condition that a coroutine waits for."""
 
     def __init__(self, condition: Collection[Ref] | Until = ()) -> None:
         until = condition if isinstance(condition, Until) else Until(condition)

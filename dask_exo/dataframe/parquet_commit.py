@@ -19,16 +19,17 @@ import ctypes
 import glob
 import json
 import os
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_exo.checkpoint import atomic_io
 from dask_exo.errors import InputError, OutputError, OutputExistsError
 
+_LOCAL = LocalFileSystem()
 OLD = ".old"
 METADATA = ("_metadata", "_common_metadata")  # files of Parquet
 
@@ -45,7 +46,7 @@ def publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
                 old.rename(target)
                 raise
             temporary = old
-        remove(temporary)
+        atomic_io.remove(_LOCAL, str(temporary))
         return
     try:
         temporary.rename(target)
@@ -68,19 +69,11 @@ def exchange(first: Path, second: Path) -> bool:
     )
 
 
-def remove(directory: Path) -> None:
-    """Delete a directory, even while tasks that still run add files to it."""
-    for _ in range(10):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            return
-
-
 def check_target(target: Path, *, overwrite: bool) -> None:
     """Recover an interrupted commit; raise an error if the output may not be written."""
     for old in target.parent.glob(f".{glob.escape(target.name)}.exo-*{OLD}"):
         if target.exists():
-            remove(old)
+            atomic_io.remove(_LOCAL, str(old))
         else:
             old.rename(target)
     if target.exists() and not overwrite:
@@ -134,7 +127,7 @@ class LocalCommitter:
 
     def abandon(self) -> None:
         """Delete the staged files."""
-        remove(self._temporary)
+        atomic_io.remove(_LOCAL, str(self._temporary))
 
 
 COMMIT = "_exo_commit.json"
@@ -171,7 +164,7 @@ class ObjectStoreCommitter:
 
     def abandon(self) -> None:
         """See `LocalCommitter`."""
-        self._delete(f"{self._path}/{self._folder}")
+        atomic_io.remove(self._fs, f"{self._path}/{self._folder}")
 
     def _finish(self) -> None:
         """Execute the recorded commit; idempotent."""
@@ -186,7 +179,7 @@ class ObjectStoreCommitter:
         for file in commit["old"]:
             if self._fs.exists(f"{self._path}/{file}"):
                 self._fs.rm_file(f"{self._path}/{file}")
-        self._delete(staging)
+        atomic_io.remove(self._fs, staging)
         self._fs.rm_file(f"{self._path}/{COMMIT}")
 
     def _data_files(self) -> list[str]:
@@ -197,11 +190,6 @@ class ObjectStoreCommitter:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         atomic_io.put(self._fs, f"{self._path}/{name}", [json.dumps(content, indent=1).encode()])
-
-    def _delete(self, folder: str) -> None:
-        self._fs.invalidate_cache()
-        if self._fs.exists(folder):
-            self._fs.rm(folder, recursive=True)
 
 
 def committed(path: str) -> list[str]:

@@ -39,15 +39,6 @@ class OutputVersions:
 
     ``recomputed`` is `Futures.recomputed`. The mode says how to react to a different output:
     ``"error"``, ``"warn"`` or ``"ignore"``.
-
-    Examples
-    --------
-    >>> versions = OutputVersions(lambda: [OutputDigest("call-1", "read", 3, digest=230)], "error")
-    >>> versions.record(OutputDigest("call-1", "read", 3, digest=11))
-    >>> versions.compare()
-    Traceback (most recent call last):
-    ...
-    dask_exo.errors.NonDeterminismError: a task 'read' ran again, ...
     """
 
     def __init__(self, recomputed: Callable[[], Iterable[OutputDigest]], mode: str) -> None:

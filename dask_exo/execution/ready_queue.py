@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from dask_exo.cluster.futures import Ref
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.execution.accounting import ShuffleAccounting
-from dask_exo.execution.persisted import Local, Remote
+from dask_exo.execution.persisted import Local, Remote, checked
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
@@ -223,14 +223,6 @@ class HeldValues:
 
     ``literals`` are in the graph itself; ``put`` stores one when a task first reads it. ``nbytes``
     is the estimated size of the values in the object store.
-
-    Examples
-    --------
-    >>> values = HeldValues({}, put=lambda value: "ref")
-    >>> values.add_readers(["x", "x"])
-    >>> values.add("x", Remote("ref-x", 10))
-    >>> values.take("x").ref, values.nbytes, values.take("x").ref, values.nbytes
-    ('ref-x', 10, 'ref-x', 0)
     """
 
     def __init__(self, literals: dict[Key, Any], put: Callable[[Any], Ref]) -> None:
@@ -243,9 +235,9 @@ class HeldValues:
         """Count one more reader for each of ``keys``."""
         self._readers.update(keys)
 
-    def has_readers(self, key: Key) -> bool:
-        """Return whether a value has remaining readers."""
-        return self._readers[key] > 0
+    def has_readers(self, key: Key, beside: int = 0) -> bool:
+        """Return whether a value has remaining readers, ``beside`` some."""
+        return self._readers[key] > beside
 
     def drop_reader(self, key: Key) -> None:
         """Count one reader less: it will not read the value."""
@@ -285,7 +277,9 @@ class HeldValues:
             return self._literals[key]
         location = self.take(key)
         assert not isinstance(location, PendingOutput)
-        return location.value if isinstance(location, Local) else get([location.ref])[0]
+        if isinstance(location, Local):
+            return location.value
+        return checked(get([location.ref])[0], location)
 
     def result(self, key: Key) -> Local | Remote:
         """Return a value for the caller of the computation."""

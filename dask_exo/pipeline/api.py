@@ -15,8 +15,8 @@ from typing import Any
 import dask.dataframe as dd
 import pandas as pd
 from dask.utils import parse_bytes
-from fsspec.core import url_to_fs
 
+from dask_exo.checkpoint.atomic_io import located, remove
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.operators import (
@@ -43,6 +43,8 @@ from dask_exo.pipeline.sources import (
 from dask_exo.pipeline.streaming.transforms import FORMATS, RAISE, ErrorPolicy
 from dask_exo.pipeline.to_dask import collect_dataframes, infer_meta, lazy_dataframe
 from dask_exo.validation import number_from
+
+STAGING = "_exo-staging"  # readers of Parquet ignore it
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,8 @@ class Pipeline:
     def to_parquet(self, path: str, *, compute: bool = True, **options: Any) -> Any:
         """Run, and write each block to a file in a directory; return the files.
 
+        They are staged, and moved there once all are written: a run that fails leaves none.
+
         Parameters
         ----------
         path : str
@@ -233,6 +237,7 @@ class Pipeline:
         compute : bool
             False: do not run, but return a pipeline that writes the files, with their names in a
             column ``file``. It can run together with others, see `dask_exo.pipeline.materialize`.
+            These files are not staged.
         **options
             For `pandas.DataFrame.to_parquet`.
 
@@ -240,14 +245,22 @@ class Pipeline:
         -------
         list of str, or Pipeline
         """
-        system, root = url_to_fs(str(path))
-        system.makedirs(root, exist_ok=True)
-        pipeline = self._with("write", _write, (str(path), options), {"on_error": "raise"})
+        system, root = located(path)
+        staging, folder = f"{root}/{STAGING}", str(path).rstrip("/")
+        target = f"{folder}/{STAGING}" if compute else folder
+        pipeline = self._with("write", _write, (target, options), {"on_error": "raise"})
+        system.makedirs(staging if compute else root, exist_ok=True)
         if not compute:
             return pipeline
         pipeline = replace(pipeline, _runs=self._runs)
-        batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
-        return sorted(name for batch in batches for name in batch["file"].tolist())
+        try:
+            batches = iter_batches(pipeline._start, None, FORMATS["pandas"])
+            files = [name.rpartition("/")[2] for batch in batches for name in batch["file"]]
+            for file in files:
+                system.mv(f"{staging}/{file}", f"{root}/{file}", recursive=True)
+        finally:
+            remove(system, staging)
+        return sorted(f"{folder}/{file}" for file in files)
 
     def _with(
         self,
@@ -425,6 +438,6 @@ def _checked(pipelines: tuple[Pipeline, ...], caller: str) -> Pipeline:
 
 def _write(frame: pd.DataFrame, name: str, path: str, options: Mapping[str, Any]) -> pd.DataFrame:
     """Write a file; a task that runs again writes the same file."""
-    file = f"{path.rstrip('/')}/part-{name}.parquet"
+    file = f"{path}/part-{name}.parquet"
     frame.to_parquet(file, **options)
     return pd.DataFrame({"file": [file]})

@@ -216,6 +216,8 @@ def _rounds(shape: Shape, limits: Limits) -> tuple[int, int]:
     largest = int(shape.store * LARGEST_ROUND) // shape.part
     per_round = max(1, min(shape.parts, max(fitting, min(shape.slots, largest))))
     slots = max(1, shape.slots // max(shape.nodes, 1))  # of a node
+    if slots == 1 and per_round > fitting:  # a node has nothing else to do while it merges
+        return per_round, 1
     merges = max(1, min(MERGES_PER_NODE, slots - 1))
     alive = min(merges + 1, 2 * per_round)
     rounds = -(-shape.parts // (2 * per_round // alive))
@@ -241,7 +243,7 @@ def _merge_limits(shape: Shape, limits: Limits, per_round: int, alive: int) -> M
         return limits.merge_limit, limits.merge_limit
     nodes = max(shape.nodes, 1)
     # a node gets an equal part of a round, unless keys are skewed or parts are larger than measured
-    largest = int(2 * shape.store * max(LARGEST_ROUND, limits.round_fraction)) // alive
+    largest = int(2 * shape.store * max(LARGEST_ROUND, limits.round_fraction)) // max(2, alive)
     measured = max(largest, max(per_round, min(shape.slots, shape.parts)) * shape.part)
     return max(1, MOST_SHARES * measured // nodes), max(1, MOST_SHARES * largest // nodes)
 

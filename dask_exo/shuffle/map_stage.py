@@ -38,13 +38,7 @@ class Parts(Protocol):
 
 
 class Refs(list[Ref]):
-    """Refs of parts that exist already.
-
-    Examples
-    --------
-    >>> Refs(["a", "b", "c"]).call(0, 2)
-    ('a', 'b')
-    """
+    """Refs of parts that exist already."""
 
     def call(self, start: int, stop: int) -> tuple[Ref, ...]:
         """Return the refs of parts ``start`` to ``stop``."""
@@ -218,14 +212,6 @@ class BlockSizes:
     """Estimated sizes of blocks whose maps still run, from the last receipts.
 
     If blocks are packed for other ranges of reducers, sizes are divided proportionally.
-
-    Examples
-    --------
-    >>> sizes = BlockSizes()
-    >>> halves = (range(4), range(4, 8))
-    >>> sizes.record(halves, 2, (20, 180))
-    >>> sizes.expected(halves), sizes.expected((range(2), range(2, 8)))
-    ([10.0, 90.0], [5.0, 95.0])
     """
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ Reference: the byte limit on merges is that of Exoshuffle-CloudSort, section 4.1
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,6 +92,7 @@ class MergeStage:
         self._groups = reducer_groups(spec, width)
         self._starts = [group.reducers.start for group in self._groups]
         self._measured = maps.probed
+        self.rounds = deque[list[MergeTask]]()  # merges of rounds that may not have ended
 
     def merge(
         self, rows: Sequence[MapOutput], nodes: Sequence[str] | None = None
@@ -156,6 +158,11 @@ class MergeStage:
             yield self._maps.wait_condition([merge.end for merge in waiting])
             waiting = self._cancel_late(self.unfinished(waiting, durations), durations)
         self._maps.merged += submitted
+
+    def wait_for_rounds(self, most: int) -> Steps[None]:
+        """Wait until the merges of at most so many rounds have not finished."""
+        while len(self.rounds) > most:
+            yield from self.wait_for(self.rounds.popleft())
 
     def unfinished(
         self, merges: Sequence[MergeTask], durations: list[float] | None = None
@@ -278,13 +285,6 @@ def group_by_bytes(sizes: Sequence[float], cap: int | None) -> list[range]:
     """Divide neighbouring blocks of (T,) ``sizes`` into groups of at most ``cap`` bytes.
 
     A larger block is a group of its own. Without a cap, all blocks are one group.
-
-    Examples
-    --------
-    >>> group_by_bytes([3, 3, 3, 9, 1], cap=6)
-    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-    >>> group_by_bytes([3, 3], cap=None)
-    [range(0, 2)]
     """
     if cap is None:
         return [range(len(sizes))] if sizes else []

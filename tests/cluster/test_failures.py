@@ -448,11 +448,14 @@ def test_disable_undoes_enable_and_useless_keys_are_refused() -> None:
     assert "exo.num-cpus" in done.stdout
 
 
-@pytest.mark.skipif(
+mounts = pytest.mark.skipif(
     shutil.which("unshare") is None
     or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode != 0,
     reason="needs the right to mount a small disk",
 )
+
+
+@mounts
 def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import dask.dataframe as dd, numpy as np, pandas as pd, sys, dask_exo
@@ -481,3 +484,36 @@ def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
     assert done.stdout.count("exo.spill-directory") == 2
     assert "must be spilled" in done.stdout
     assert "\n100\n" in done.stdout
+
+
+@mounts
+def test_a_disk_that_turns_read_only_is_named(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import subprocess, sys, dask, dask_exo, numpy as np
+        from dask_exo.errors import SpillError
+        def remount(how):
+            subprocess.run(["mount", "-o", f"remount,{how}", sys.argv[1]], check=True)
+        def blocks():
+            data = [dask.delayed(np.ones)(10**6) for _ in range(40)]
+            return dask.delayed(len)(list(dask.persist(*data))).compute()
+        dask_exo.enable(num_cpus=2, object_store_memory="80MB", spill_directory=sys.argv[1])
+        dask.delayed(sum)([1, 2]).compute()
+        remount("ro")
+        try:
+            blocks()
+        except SpillError as error:
+            print("SpillError", error)
+        remount("rw")
+        print("then", blocks())
+    """)
+    mount = 'mount -t tmpfs -o size=900m tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, code],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout.count("SpillError") == 1, done.stdout + done.stderr
+    assert f"since '{tmp_path}" in done.stdout
+    assert "then 40\n" in done.stdout

@@ -109,3 +109,22 @@ def _run(*args: str) -> str:
     done = run_python("-c", *args, RAY_USAGE_STATS_ENABLED="0")
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+SILENT = """
+import os, signal, threading, time, dask
+from ray.cluster_utils import Cluster
+import dask_exo
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+dask_exo.enable(address=cluster.address)
+store = cluster.head_node.all_processes["gcs_server"][0].process.pid
+threading.Timer(2, os.kill, (store, signal.SIGKILL)).start()
+dask.delayed(time.sleep)(100).compute()
+"""
+
+
+def test_a_cluster_that_does_not_answer_is_named() -> None:
+    done = run_python("-c", SILENT, RAY_gcs_rpc_server_reconnect_timeout_s="10")
+    assert "does not answer" in done.stderr  # before Ray ends the program
+    assert done.returncode == 1

@@ -94,6 +94,25 @@ def test_files_have_names_of_their_own_even_where_rows_are_alike(ddf, tmp_path):
     assert sum(len(pd.read_parquet(name)) for name in files) == PARTS * ROWS
 
 
+def test_a_failed_run_leaves_no_files(ddf, tmp_path):
+    def late(frame: pd.DataFrame) -> pd.DataFrame:
+        if frame.n.iloc[0] == (PARTS - 1) * ROWS:
+            raise OSError("no space left")
+        return frame
+
+    old = ddf.exo.pipeline().limit(ROWS).compute()
+    (tmp_path / "out").mkdir()
+    old.to_parquet(tmp_path / "out" / "part-0.parquet")
+    for name, left in ("out", ["part-0.parquet"]), ("new", []):
+        with pytest.raises(OSError, match="no space left"):
+            ddf.exo.pipeline().map_partitions(late).to_parquet(str(tmp_path / name))
+        assert [file.name for file in (tmp_path / name).iterdir()] == left
+    assert pd.read_parquet(tmp_path / "out").equals(old)
+    ddf.exo.pipeline().to_parquet(str(tmp_path / "new"))
+    assert len(pd.read_parquet(tmp_path / "new")) == PARTS * ROWS
+    assert all(file.name.startswith("part-") for file in (tmp_path / "new").iterdir())
+
+
 def test_an_error_keeps_its_type_and_stops_the_pipeline(ddf):
     def fail(frame: pd.DataFrame) -> pd.DataFrame:
         if frame.n.iloc[0] == 3 * ROWS:

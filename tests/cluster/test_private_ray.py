@@ -90,3 +90,39 @@ def test_a_program_may_end_while_ray_starts(end: str, seconds: float, code: int)
     place.rmdir()  # it is empty
     left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
     assert not [line for line in left if str(place) in " ".join(line or ())]
+
+
+DYING = """
+import os
+import signal
+import sys
+import threading
+import time
+import dask
+import dask_exo
+from dask_exo.errors import WorkerLostError
+
+dask_exo.enable(num_cpus=1, object_store_memory="80MB")
+one = dask.delayed(sum)([1, 2])
+print(">", one.compute())
+from ray._private.worker import _global_node as node
+
+process = node.all_processes[sys.argv[1]][0].process.pid
+threading.Timer(2, os.kill, (process, signal.SIGKILL)).start()
+try:
+    dask.delayed(time.sleep)(100).compute()
+except WorkerLostError as error:
+    print(">", f"process {sys.argv[1]} has" in str(error))
+print(">", one.compute(), dask_exo.enable().cluster.private)
+dask_exo.disable()
+print(">", "end")
+"""
+
+
+@pytest.mark.parametrize("process", ["raylet", "gcs_server"])
+def test_a_private_ray_that_died_is_replaced(process: str) -> None:
+    done = run_python("-c", DYING, process)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(">")]  # Ray prints more
+    assert lines == ["> 3", "> True", "> 3 True", "> end"], done.stderr
+    assert done.stderr.count("started a private Ray") == 2
+    assert done.returncode == 0

@@ -233,7 +233,7 @@ def test_death_at_any_step_on_a_disk(tmp_path: Path, kept: None, monkeypatch) ->
     death = Death()
     monkeypatch.setattr(atomic_io, "put", death.before(atomic_io.put))
     monkeypatch.setattr(parquet_commit, "exchange", death.before(parquet_commit.exchange))
-    monkeypatch.setattr(parquet_commit, "remove", death.before(parquet_commit.remove))
+    monkeypatch.setattr(atomic_io, "remove", death.before(atomic_io.remove))
     for step in itertools.count():
         out = tmp_path / f"out-{step}"
         death.spare()

@@ -105,6 +105,18 @@ def test_rounds_are_strict() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["push", "two-level"])
+def test_large_rounds_on_nodes_of_one_slot_do_not_overlap(algorithm) -> None:
+    """Two of them would fill the store, and a slot has one task at a time."""
+    futures = simulated(2, slots=1, store=20_000, trace=True)
+    shuffled(futures, algorithm, ONE_TASK_PER_CALL)
+    maps = sorted(t.start for t in futures.trace if t.name == "run_map")
+    merges = sorted(t.end for t in futures.trace if t.name == "merge")
+    assert len(maps) == len(merges) > 4  # a map, and a merge, on each node in a round
+    for k in range(2, len(maps), 2):
+        assert min(maps[k : k + 2]) >= merges[k - 1]
+
+
+@pytest.mark.parametrize("algorithm", ["push", "two-level"])
 def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     """On nodes of four slots 4 rounds of 4 parts are alive at most, where it were 2 of 8."""
     futures = simulated(2, slots=4, trace=True)
@@ -126,6 +138,32 @@ def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
         sum(t.node == run.node and t.start <= run.start < t.end for t in runs) for run in runs
     ]
     assert 1 < max(beside) <= 3  # merges of a node
+
+
+def test_results_leave_a_small_store_as_they_finish() -> None:
+    """The driver returns them in any case, so they need not be spilled until it does."""
+    futures = simulated(1, store=20_000)
+    parts = [dask.delayed(bytes)(1000 + i) for i in range(60)]
+    with dask.config.set({**ONE_TASK_PER_CALL, "exo.scheduler.small-result": 1}):
+        got = dask.compute(*parts, scheduler=Scheduler(futures))
+    assert [len(each) for each in got] == list(range(1000, 1060))
+    assert futures.totals.spilled == 0
+
+
+def test_a_frame_is_concatenated_by_the_driver() -> None:
+    """A task would store it once more, after all of its partitions have been spilled."""
+    futures = simulated(1, store=20_000, trace=True)
+    ddf = dd.from_map(lambda i: frame().assign(i=i), range(60), meta=frame().assign(i=0))
+    settings = {
+        **ONE_TASK_PER_CALL,
+        "exo.scheduler.small-result": 1,
+        "scheduler": Scheduler(futures),
+    }
+    with dask.config.set(settings):
+        got = ddf.compute()
+    assert got.i.tolist() == [i for i in range(60) for _ in range(600)]
+    assert len(futures.trace) == 60
+    assert futures.totals.spilled == 0
 
 
 def test_push_spills_no_more_than_what_it_merges() -> None:

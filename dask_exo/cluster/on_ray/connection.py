@@ -25,7 +25,7 @@ from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import first_line
 from dask_exo.cluster.spilling import FULL, own, usable
 from dask_exo.config import Config, from_files, without_effect
-from dask_exo.errors import ClusterError, ConfigError
+from dask_exo.errors import ClusterError, ConfigError, SpillError, WorkerLostError
 
 # Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
 # that, so that a worker still returns the memory of a large partition.
@@ -41,6 +41,7 @@ WORKER_ENVIRONMENT = {
 # runs it with fewer neighbours.
 OOM_RETRIES = 3
 
+_NEEDED = ("raylet", "gcs_server")  # processes without which a private Ray cannot go on
 LONGEST_DIRECTORY = 30  # characters
 
 
@@ -63,7 +64,7 @@ class Cluster:
         return self.directory is not None
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _stopped = threading.Event()  # no private Ray needs its thread any more
 _cluster: Cluster | None = None
 _process: int | None = None  # id of the process that connected
@@ -92,6 +93,8 @@ def connect(config: Config) -> tuple[Cluster, bool]:
         )
     with _lock:
         _process = os.getpid()
+        if died():
+            disconnect()
         if ray.is_initialized():
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
@@ -140,6 +143,36 @@ def _same(address: str | None, connected: str) -> bool:
 def private() -> bool:
     """Return whether this process has started the Ray that it is connected to."""
     return _cluster is not None and _cluster.private
+
+
+def died() -> str:
+    """Return the process that the private Ray needs and that has ended; nothing if it is well."""
+    node = ray._private.worker._global_node if private() else None
+    ended: list[Any] = node.dead_processes() if node is not None else []
+    return next((name for name, _ in ended if name in _NEEDED), "")
+
+
+def check_alive() -> None:
+    """Raise an error if Ray has died, or does not answer: it ends this process in a minute."""
+    if not private():
+        address = ray.get_runtime_context().gcs_address
+        try:
+            _reach(address)
+        except OSError as error:
+            text = f"the Ray cluster at {address} does not answer ({error})"
+            sys.stderr.write(f"dask_exo: {text}: unless it does soon, Ray ends this program\n")
+            raise ClusterError(text) from error
+    elif process := died():
+        check_disk()
+        text = "with all its values: compute again, and persist again what was persisted"
+        raise WorkerLostError(f"the private Ray has died (its process {process} has ended), {text}")
+
+
+def check_disk() -> None:
+    """Raise `SpillError` if the private Ray cannot spill, which it would try forever."""
+    if _cluster and _cluster.spill and not os.access(_cluster.spill.path, os.W_OK):
+        path, what = str(_cluster.spill.path), "look at that disk, or set exo.spill-directory"
+        raise SpillError(f"no value can be spilled, since {path!r} cannot be written: {what}")
 
 
 def disks() -> list[DiskUsage]:

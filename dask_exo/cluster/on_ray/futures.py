@@ -38,7 +38,7 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.on_ray import tasks
-from dask_exo.cluster.on_ray.connection import alive, disks, private
+from dask_exo.cluster.on_ray.connection import alive, check_alive, check_disk, died, disks, private
 from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.spilling import used_share
@@ -47,6 +47,7 @@ from dask_exo.errors import ClusterError
 
 ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
 TURN = 0.5  # seconds after which a wait lets an error of a signal's handler through
+SPILLED_ABOVE = 0.8  # of a store: below it, Ray spills nothing
 KEPT = 5.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
@@ -206,7 +207,7 @@ class RayFutures(Futures):
         """Call a remote function, or a method of an actor, which calls ``fn``."""
         self.calls += 1
         self.objects += count
-        with translated():
+        with lost():
             if options is None:
                 task = _named(task, count, fn.__name__)
             else:
@@ -244,7 +245,7 @@ class RayFutures(Futures):
             return [], []
         refs, count = list(refs), len(refs) if timeout == 0 else 1
         left = math.inf if timeout is None else timeout
-        with translated():
+        with lost():
             while True:  # Ray would go on with its wait after a signal's handler has raised
                 turn, left = min(left, TURN), left - TURN
                 done, pending = ray.wait(refs, num_returns=count, timeout=turn, fetch_local=False)
@@ -264,8 +265,7 @@ class RayFutures(Futures):
 
     def cancel(self, refs: Sequence[Ref]) -> None:
         """See `Futures.cancel`."""
-        pending = self.wait(refs, timeout=0)[1]
-        if pending:
+        if not died() and (pending := self.wait(refs, timeout=0)[1]):
             _remote_cancel.remote(pending)
 
     def nodes(self) -> list[Node]:
@@ -282,6 +282,7 @@ class RayFutures(Futures):
 
     def store(self) -> StoreUsage:
         """See `Futures.store`."""
+        check_alive()
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
         try:
             stats = get_memory_info_reply(state, timeout_seconds=ANSWER).store_stats
@@ -291,6 +292,8 @@ class RayFutures(Futures):
                 f"may have died ({first_line(error)}). Compute again, or look at the nodes with "
                 f"`dask exo doctor`"
             ) from error
+        if stats.object_store_bytes_used > SPILLED_ABOVE * stats.object_store_bytes_avail:
+            check_disk()
         return StoreUsage(
             int(stats.object_store_bytes_used),
             int(stats.spilled_bytes_total),
@@ -323,7 +326,7 @@ class RayFutures(Futures):
 
     def recomputed(self) -> list[OutputDigest]:
         """See `Futures.recomputed`."""
-        return tasks.recomputed()
+        return [] if died() else tasks.recomputed()
 
 
 class RayActor:
@@ -404,7 +407,7 @@ class _Retired:
             requests = [a.options for a in self.running] + [entry[1] for entry in self._kept]
             for options in requests:
                 needed.update(resources_of(options))
-            if not fits(ray.cluster_resources(), needed):
+            if died() or not fits(ray.cluster_resources(), needed):
                 return False
             self.running.discard(actor)
             self._kept.append((process, actor.options, _session()))

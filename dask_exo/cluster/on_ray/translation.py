@@ -15,6 +15,7 @@ import numpy as np
 import ray
 import ray.cloudpickle
 import ray.exceptions
+from ray.exceptions import LocalRayletDiedError, NodeDiedError, WorkerCrashedError
 
 from dask_exo.errors import (
     CancelledError,
@@ -69,7 +70,7 @@ def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
             "computed it, a program put it into the store, or it was lost too often: compute "
             "again, and persist again what was persisted"
         ) from error
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+    except (WorkerCrashedError, NodeDiedError, LocalRayletDiedError) as error:
         what = death()
         raise WorkerLostError(what) from error
     except ray.exceptions.RayTaskError as error:
@@ -91,14 +92,18 @@ def _cause(error: Any) -> Exception:
 
 
 @contextlib.contextmanager
-def lost(death: Callable[[], str]) -> Iterator[None]:
-    """Translate like `translated`, and also the death of an actor."""
+def lost(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
+    """Translate like `translated`, and also the death of an actor or of a former Ray."""
     try:
         with translated(death):
             yield
     except ray.exceptions.RayActorError as error:
         what = ended(str(error))
         raise WorkerLostError(f"a worker has died {what} ({first_line(error)})") from error
+    except ValueError as error:
+        if "owner is unknown" not in str(error):
+            raise
+        raise ValueLostError("a value was lost with its Ray: compute it again") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -12,7 +12,6 @@ the general one is that of multi-level sample sort (Axtmann et al., SPAA 2015).
 from __future__ import annotations
 
 import math
-from collections import deque
 from itertools import count
 
 from dask_exo.cluster.futures import Futures
@@ -21,7 +20,7 @@ from dask_exo.cluster.waiting import Steps
 from dask_exo.shuffle import choose
 from dask_exo.shuffle.choose import Knobs, Limits, MergeLimits, Shape, ShuffleCost
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.merge_stage import MergeStage, MergeTask
+from dask_exo.shuffle.merge_stage import MergeStage
 from dask_exo.shuffle.spec import ReducerInput, Spec
 
 AVOIDS_SLOW_NODES = True
@@ -40,24 +39,22 @@ def run(  # noqa: PLR0913  its knobs are its keywords
 ) -> Steps[list[ReducerInput]]:
     """Map ``per_round`` parts at a time into G groups; merge each round within the groups."""
     stage = MergeStage(futures, maps, spec, width, caps)
-    merging: deque[list[MergeTask]] = deque()  # the merges of the rounds before
     reducing = [w for w, reducers in enumerate(spec.owned) if reducers]
     teams = [[reducing[i] for i in team] for team in split_evenly(len(reducing), groups) if team]
     owned = [range(spec.owned[team[0]].start, spec.owned[team[-1]].stop) for team in teams]
     turns = count()
     while maps:
+        yield from stage.wait_for_rounds(alive - 1)
         turn = next(turns)
         # the measured parts are packed for each node already
         probed = maps.probed
         rows = yield from maps.take(0 if probed else per_round, owned=owned, allow_speculation=True)
-        while len(merging) >= alive - 1:
-            yield from stage.wait_for(merging.popleft())
+        yield from stage.wait_for_rounds(max(0, alive - 2))
         group_nodes = [spec.nodes[team[turn % len(team)]].id for team in teams]
-        merging.append(stage.merge(rows, None if probed else group_nodes))  # of (T, G)
+        stage.rounds.append(stage.merge(rows, None if probed else group_nodes))  # of (T, G)
         del rows
     yield from maps.finish()
-    while merging:
-        yield from stage.wait_for(merging.popleft())
+    yield from stage.wait_for_rounds(0)
     return stage.inputs()
 
 

@@ -14,8 +14,16 @@ from ray.core.generated import common_pb2, gcs_pb2
 
 from dask_exo.cluster.futures import FetchTimeoutError, StoreUsage
 from dask_exo.cluster.on_ray.tasks import judge
-from dask_exo.cluster.task_status import Activity, Snapshot, TaskStatus, diagnose
-from dask_exo.cluster.waiting import Watchdog, fetch_values
+from dask_exo.cluster.task_status import (
+    Activity,
+    OutputDigest,
+    Snapshot,
+    TaskStatus,
+    collect_outputs,
+    diagnose,
+    report_output,
+)
+from dask_exo.cluster.waiting import Until, Waiting, Watchdog, fetch_values
 from dask_exo.errors import ExoError, StalledError
 from dask_exo.testing import InlineFutures
 
@@ -254,3 +262,21 @@ def test_the_names_of_ray_that_this_needs_are_there() -> None:
 
     assert hasattr(state, "_get_all_task_events") or hasattr(state, "global_state_accessor")
     assert {"RUNNING", "FINISHED", "FAILED"} <= set(common_pb2.TaskStatus.keys())
+
+
+def test_a_coroutine_waits_for_all_or_any_or_a_time() -> None:
+    waiting = Waiting(Until(all=["a", "b"], any=["c"], time=9.0))
+    assert waiting.refs == ["a", "b", "c"]
+    assert waiting.timeout(7.5) == 1.5
+    assert (waiting.over(7.5), waiting.over(9.0)) == (False, True)
+    waiting.finished(["b"])
+    assert (waiting.refs, waiting.over(8.0)) == (["a", "c"], False)
+    waiting.finished(["c"])
+    assert waiting.over(8.0)
+
+
+def test_outputs_are_reported_by_calls_that_have_ids() -> None:
+    with collect_outputs("call-7") as outputs:
+        assert report_output("map", 3) == OutputDigest("call-7", "map", 3)
+    assert len(outputs) == 1
+    assert report_output("map", 3) is None

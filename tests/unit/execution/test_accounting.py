@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from dask_exo import events
 from dask_exo.cluster.futures import StoreUsage
-from dask_exo.errors import ClusterError
-from dask_exo.execution.accounting import RETRY_INTERVAL, observed
+from dask_exo.cluster.task_status import OutputDigest
+from dask_exo.errors import ClusterError, NonDeterminismError
+from dask_exo.execution.accounting import RETRY_INTERVAL, OutputVersions, observed
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -85,3 +88,12 @@ def test_the_error_of_a_run_is_not_hidden_by_that_of_the_stores() -> None:
     with pytest.raises(KeyError):
         run()
     assert futures.asked == 1
+
+
+@pytest.mark.parametrize(("digest", "differs"), [(11, False), (None, False), (230, True)])
+def test_a_recomputed_output_that_differs_is_an_error(digest: int | None, differs: bool) -> None:
+    versions = OutputVersions(lambda: [OutputDigest("call-1", "read", 3, digest)], "error")
+    versions.record(OutputDigest("call-1", "read", 3, digest=11))
+    error = pytest.raises(NonDeterminismError, match="'read' ran again")
+    with error if differs else nullcontext():
+        versions.compare()

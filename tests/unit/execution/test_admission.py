@@ -45,7 +45,7 @@ def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
 
     limits = {"tasks_per_slot": 3, "budget": 100}
     waits = [bottleneck(view(n, tight=True), **limits) for n in range(4)]
-    assert waits == ["", "memory", "memory", "memory"]
+    assert waits == ["", *["the machine's memory"] * 3]
     assert not bottleneck(view(3, tight=False), **limits)
 
 
@@ -55,6 +55,7 @@ def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
         ({}, ""),
         ({"in_flight": 12}, "slots"),
         ({"next_bytes": 90}, "memory"),
+        ({"next_bytes": 101, "stored_bytes": 0}, "slots"),  # nothing to be freed
         ({"next_bytes": 90, "in_flight": 3}, ""),  # a slot is free
         ({"next_bytes": 90, "in_flight": 3, "behind": True}, "memory"),
         ({"probing": True}, "the first measurement"),
@@ -66,6 +67,11 @@ def test_where_memory_is_tight_nothing_starts_beside_what_runs() -> None:
 def test_what_a_task_waits_for_is_what_it_is_not_admitted_for(changes, waits) -> None:
     view = LoopState(in_flight=4, slots=4, stored_bytes=10, in_flight_bytes=5, next_bytes=5)
     assert bottleneck(replace(view, **changes), tasks_per_slot=3, budget=100) == waits
+
+
+def test_a_task_that_ran_out_of_memory_gets_half_a_node_then_all() -> None:
+    assert [next_cpu_request(n, 8) for n in (1, 4, 8)] == [4, 8, None]
+    assert [next_cpu_request(1, n) for n in (2, 1)] == [2, None]
 
 
 class Full(InlineFutures):

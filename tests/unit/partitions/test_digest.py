@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.wire_format import to_wire
 from dask_exo.shuffle.blocks import Packed, pack
+from tests._data import table
 
 N = 1200  # more than there are lanes
 FEW = settings(max_examples=15)
@@ -96,3 +97,12 @@ def test_columns_of_a_block_are_digested_together() -> None:
     assert digest(wide) != digest(other)
     mixed = wide.assign(s="a", n=1)
     assert digest(mixed) == digest(sent(mixed)) != digest(mixed.assign(n=2))
+
+
+@pytest.mark.parametrize("index", [None, "i", "s", ["c", "z"]])
+def test_a_value_has_the_same_digest_after_its_journey(index) -> None:
+    frame = table(200).astype({"s": "string[pyarrow]"}).assign(o=[{"a": 1}, None] * 100)
+    frame = frame.assign(**{f"w{i}": np.arange(200) for i in range(20)}, t="text")
+    frame = frame if index is None else frame.set_index(index)
+    for value in (frame, frame.iloc[3:50], frame.t, frame.index, frame[["n"]].to_numpy(), [frame]):
+        assert digest(sent(value)) == digest(value) != 0

@@ -142,3 +142,21 @@ def test_no_cap_bites_where_all_nodes_get_the_same(nbytes, parts, count, store) 
     assert max(knobs["per_round"], min(parts, shape.slots)) * part / count <= measured
     assert knobs["per_round"] * part / count <= others or knobs["per_round"] == 1
     assert knobs["factor"] * part <= others or knobs["factor"] == 1
+
+
+def test_blocks_are_grouped_up_to_the_cap() -> None:
+    assert group_by_bytes([3, 3, 3, 9, 1], cap=6) == [
+        range(2),
+        range(2, 3),
+        range(3, 4),
+        range(4, 5),
+    ]
+    assert group_by_bytes([3, 3], cap=None) == [range(2)]
+
+
+def test_sizes_are_divided_for_other_ranges_of_reducers() -> None:
+    assert Refs(["a", "b", "c"]).call(0, 2) == ("a", "b")
+    sizes, halves = BlockSizes(), (range(4), range(4, 8))
+    sizes.record(halves, 2, (20, 180))
+    assert sizes.expected(halves) == [10.0, 90.0]
+    assert sizes.expected((range(2), range(2, 8))) == [5.0, 95.0]
