@@ -67,8 +67,8 @@ BUGS = [
     Bug(
         "a round is merged twice, and the next one never",
         "shuffle/algorithms/push.py",
-        "merging.append(stage.merge(rows))",
-        'merging.append(stage.merge(first := locals().get("first", rows)))',
+        "stage.rounds.append(stage.merge(rows))",
+        'stage.rounds.append(stage.merge(first := locals().get("first", rows)))',
         (f"{SIM}/test_shuffle.py::test_dying_and_slow_nodes_change_nothing[push]",),
     ),
     Bug(
@@ -219,8 +219,8 @@ BUGS = [
     Bug(
         "rounds do not wait for the ones before",
         "shuffle/algorithms/push.py",
-        "while len(merging) >= alive - 1:",
-        "while len(merging) >= alive + 99:",
+        "yield from stage.wait_for_rounds(max(0, alive - 2))",
+        "yield from stage.wait_for_rounds(99)",
         (f"{SIM}/test_shuffle.py::test_rounds_are_strict",),
     ),
     Bug(
