@@ -472,6 +472,7 @@ def test_impossible_tests_exist_and_are_documented() -> None:
     for line in lines:
         test, reason = line.split(maxsplit=1)
         path, name = test.split("::")
-        source = (Path(dask.__file__).parents[1] / path).read_text(encoding="utf-8")
-        assert f"def {name.split('[')[0]}(" in source
+        file = Path(dask.__file__).parents[1] / path
+        if file.exists() or path.startswith("dask/"):  # a library may be absent
+            assert f"def {name.split('[')[0]}(" in file.read_text(encoding="utf-8")
         assert f"| `{name}` | {reason}" in page
