@@ -53,6 +53,28 @@ def test_ray_outlives_the_thread_that_asked_for_it() -> None:
     assert done.returncode == 0
 
 
+SHUT_DOWN = """
+import dask
+import ray
+import dask_exo
+
+ray.init("local", num_cpus=1, object_store_memory=80_000_000, logging_level="ERROR")
+with dask.config.set({"scheduler": dask_exo.get, "exo.engine": "ray"}):
+    kept = dask.delayed(abs)(-1).persist()
+    ray.shutdown()  # while a thread waits for the task
+    try:
+        kept.compute(scheduler="sync")
+    except dask_exo.errors.ClusterError as error:
+        print(str(error)[:37])
+print(ray.is_initialized())
+"""
+
+
+def test_no_new_ray_starts_for_what_was_under_way() -> None:
+    done = run_python("-c", SHUT_DOWN)
+    assert done.stdout == "this process is not connected to Ray \nFalse\n", done.stderr
+
+
 STARTING = """
 import dask
 import dask_exo

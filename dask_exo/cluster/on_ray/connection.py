@@ -22,7 +22,7 @@ import ray
 
 from dask_exo.cluster.futures import DiskUsage
 from dask_exo.cluster.on_ray.tasks import forget
-from dask_exo.cluster.on_ray.translation import first_line
+from dask_exo.cluster.on_ray.translation import check_connection, first_line
 from dask_exo.cluster.spilling import FULL, own, usable
 from dask_exo.config import Config, from_files, without_effect
 from dask_exo.errors import ClusterError, ConfigError, SpillError, WorkerLostError
@@ -72,6 +72,7 @@ _process: int | None = None  # id of the process that connected
 
 def alive() -> list[dict[str, Any]]:
     """Return the live nodes, as Ray describes them."""
+    check_connection()
     return [node for node in ray.nodes() if node["Alive"]]
 
 

@@ -39,7 +39,13 @@ from dask_exo.cluster.futures import (
 )
 from dask_exo.cluster.on_ray import tasks
 from dask_exo.cluster.on_ray.connection import alive, check_alive, check_disk, died, disks, private
-from dask_exo.cluster.on_ray.translation import first_line, lost, sealed, translated
+from dask_exo.cluster.on_ray.translation import (
+    check_connection,
+    first_line,
+    lost,
+    sealed,
+    translated,
+)
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.spilling import used_share
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
@@ -282,6 +288,7 @@ class RayFutures(Futures):
 
     def store(self) -> StoreUsage:
         """See `Futures.store`."""
+        check_connection()
         check_alive()
         state = get_state_from_address(ray.get_runtime_context().gcs_address)
         try:

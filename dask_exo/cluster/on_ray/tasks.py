@@ -31,7 +31,7 @@ from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import internal_kv
 
 from dask_exo.cluster.futures import Ref, SubmitOptions
-from dask_exo.cluster.on_ray.translation import DIED, ended, lost
+from dask_exo.cluster.on_ray.translation import DIED, check_connection, ended, lost
 from dask_exo.cluster.resources import fits, resources_of
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, collect_outputs
 from dask_exo.errors import ConfigError
@@ -101,6 +101,7 @@ def _task() -> str:
 
 def _program() -> str:
     """Return the prefix of the keys of this program's notes."""
+    check_connection()
     return f"{ray.get_runtime_context().get_job_id()} "
 
 

@@ -19,6 +19,7 @@ from ray.exceptions import LocalRayletDiedError, NodeDiedError, WorkerCrashedErr
 
 from dask_exo.errors import (
     CancelledError,
+    ClusterError,
     ExoError,
     OutOfMemoryError,
     SpillError,
@@ -41,9 +42,19 @@ def ended(text: str, where: str = "", *, oom: bool = False) -> str:
     return f"with {how}{where}: call its function alone; that, or what it calls, ends the process"
 
 
+def check_connection() -> None:
+    """Raise an error if Ray was shut down: it would start a new cluster for any call."""
+    if not ray.is_initialized():
+        raise ClusterError(
+            "this process is not connected to Ray any more, and its values there are lost: compute "
+            "again, and call ray.shutdown() after the last computation"
+        )
+
+
 @contextlib.contextmanager
 def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
     """Translate Ray's exceptions to ours; ``death`` describes that of the worker of a task."""
+    check_connection()
     try:
         yield
     except ray.exceptions.TaskCancelledError as error:
