@@ -32,6 +32,12 @@ SubmitOptions = Mapping[str, Any]
 """Options of a task: ``num_cpus``, ``num_gpus``, ``memory``, ``resources``, and others that the
 cluster knows. Empty means one slot."""
 
+collected_refs: ContextVar[list[Any] | None] = ContextVar("collected_refs", default=None)
+"""Arguments of the task whose code is being pickled: its refs are added to them."""
+
+substitutes: ContextVar[Sequence[Any]] = ContextVar("substitutes", default=())
+"""Values of these arguments, in the task."""
+
 
 class FetchTimeoutError(TimeoutError):
     """Values did not arrive within the timeout of `Futures.get`."""

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.futures import Futures, Ref, collected_refs, substitutes
 from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
@@ -34,9 +34,6 @@ live_futures: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDiction
 """Live futures by key: a graph refers to them by key alone."""
 
 _promises: weakref.WeakSet[Promise] = weakref.WeakSet()
-
-_collected_refs: ContextVar[list[Ref] | None] = ContextVar("collected_refs", default=None)
-_substitutes: ContextVar[Sequence[Any]] = ContextVar("substitutes", default=())
 
 
 class Named(Protocol):
@@ -164,7 +161,7 @@ class Promise:
         return "exo-promise", self.token
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refs = _collected_refs.get()
+        refs = collected_refs.get()
         try:
             location = self.location()
             # without a list of refs it is pickled to a file, or for a process that is no task
@@ -197,12 +194,12 @@ def promised(node: object) -> Promise | None:
 
 def collecting_refs(args: list[Ref]) -> AbstractContextManager[None]:
     """Append the refs of pickled promises to ``args``, the arguments of the task."""
-    return _set(_collected_refs, args)
+    return _set(collected_refs, args)
 
 
 def substituting_values(args: Sequence[Any]) -> AbstractContextManager[None]:
     """Give unpickled promises their values from ``args``, the arguments of the task."""
-    return _set(_substitutes, args)
+    return _set(substitutes, args)
 
 
 @contextlib.contextmanager
@@ -221,7 +218,7 @@ def _with_value(value: Any, token: str) -> Promise:
 
 
 def _with_argument(index: int, token: str) -> Promise:
-    return _with_value(_substitutes.get()[index], token)
+    return _with_value(substitutes.get()[index], token)
 
 
 def wait(

@@ -13,6 +13,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 import dask_exo
 from dask_exo.cluster.on_ray import check_submit_options
@@ -67,6 +68,22 @@ def test_options_of_ray() -> None:
         value = dask.delayed(os.getpid)()
     with pytest.raises(dask_exo.errors.ConfigError, match="colour"):
         value.compute()
+
+
+def test_functions_use_the_refs_and_actors_around_them() -> None:
+    class Counter:
+        def add(self, x):
+            return x + 1
+
+    ref, counter = ray.put(np.arange(3)), ray.remote(Counter).options(num_cpus=0).remote()
+    double = ray.remote(lambda x: 2 * x)
+
+    def total(x):
+        return ray.get(ref).sum() + ray.get(double.remote(x)) + ray.get(counter.add.remote(x))
+
+    kept = dask.delayed(total)(1).persist()
+    assert dask.compute(kept, dask.delayed(total)(2)) == (7, 10)
+    assert dask.delayed(ray.get)(ref).sum().compute() == 3  # a task gets a ref as it is
 
 
 def test_without_optimization() -> None:

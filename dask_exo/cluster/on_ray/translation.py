@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import io
 import pickle
 import re
@@ -17,6 +18,7 @@ import ray.cloudpickle
 import ray.exceptions
 from ray.exceptions import LocalRayletDiedError, NodeDiedError, WorkerCrashedError
 
+from dask_exo.cluster.futures import collected_refs, substitutes
 from dask_exo.errors import (
     CancelledError,
     ClusterError,
@@ -124,7 +126,6 @@ def first_line(error: BaseException) -> str:
 
 _AS_THEY_ARE = frozenset({type(None), bool, int, float, str, bytes, ray.ObjectRef})
 _LONG = 65_536  # bytes of a pickle that is not copied into another
-_REDUCERS = [*cloudpickle.Pickler.dispatch_table.maps, *ray.cloudpickle.Pickler.dispatch_table.maps]
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -137,8 +138,24 @@ class _Pickler(cloudpickle.Pickler):
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(
-        *{id(reducer): reducer for reducer in _REDUCERS}.values()
+        cloudpickle.Pickler.dispatch_table.maps[0], *ray.cloudpickle.Pickler.dispatch_table.maps
     )
+
+
+def _reduce_ref(ref: Any) -> Any:
+    """Make a ref in the code of a task an argument, in a tuple, where Ray does not fetch it."""
+    refs = collected_refs.get()
+    if refs is None:
+        return ref.__reduce__()
+    refs.append((ref,))
+    return _ref_in_argument, (len(refs) - 1,)
+
+
+def _ref_in_argument(index: int) -> Any:
+    return substitutes.get()[index][0]
+
+
+copyreg.pickle(ray.ObjectRef, _reduce_ref)
 
 
 class _Sealed:
