@@ -17,7 +17,7 @@ import dask.base
 from dask._collections import new_collection
 from dask._dispatch import get_collection_type
 from dask._expr import Expr as CoreExpr
-from dask._expr import FinalizeCompute
+from dask._expr import FinalizeCompute, LLGExpr
 from dask._task_spec import (
     Alias,
     DataNode,

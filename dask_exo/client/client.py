@@ -1,57 +1,68 @@
-"""A client as in `distributed`, on Ray: submit calls, get futures."""
+"""A client as in `distributed`, on Ray: futures on workers in actors, collections as an Exoshuffle.
+
+`Client` is one of `distributed`. Tasks go to a scheduler and workers of `distributed`, which are
+actors of Ray. Collections are computed by `dask_exo.Scheduler`; their futures are pending tasks of
+the scheduler until then.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
-import html
 import threading
-import time
-import uuid
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import dask.config
-from dask.base import is_dask_collection
+import distributed
 from dask.core import flatten
-from dask.delayed import delayed
-from dask.system import CPU_COUNT
-from dask.utils import parse_timedelta
+from distributed.utils import thread_state
+from distributed.utils_comm import gather_from_workers, pack_data, retry_operation
 
-from dask_exo.client.future import Future, rebuild
-from dask_exo.client.submitter import Submitter, no_workers
-from dask_exo.client.wait import futures_of
+from dask_exo.client.cluster import PENDING, RayCluster
+from dask_exo.client.settings import check_settings, cluster_options
+from dask_exo.client.stored import Stored, keys_of_stored, opened
 from dask_exo.cluster import on_ray
+from dask_exo.cluster.ownership import writable
 from dask_exo.config import Config
-from dask_exo.dask_adapter import FinalizeCompute, collections_to_expr
-from dask_exo.errors import ConfigError, NoClientError, UnsupportedError
+from dask_exo.dask_adapter import LLGExpr, Task
+from dask_exo.errors import ClusterError, Failure, NoClientError
+from dask_exo.execution import persisted
 from dask_exo.execution.background import stop_all
-from dask_exo.execution.persisted import live_futures
+from dask_exo.execution.persisted import Local, Promise, Remote
+from dask_exo.report.live import Live
 from dask_exo.scheduler import Scheduler, connect
+
+POLL = 0.1  # seconds between two looks at which results of collections are wanted
 
 _lock = threading.RLock()
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-_defaults: list[weakref.ref[Client]] = []
-_settings: list[dask.config.set] = []  # of the first default client; their exit restores Dask's
-_implicit_client: Client | None = None  # in tasks, and in programs that only called `enable`
+_settings: list[Any] = []  # of Dask, while there is a default client
+_cluster: RayCluster | None = None  # of the clients of this process; the last one closes it
+_attached: list[Client] = []  # of a process that runs tasks
+_live: Live | None = None  # a page of its own
+_started_ray = False  # by a client, so that the last one stops it
+_collections: ContextVar[bool] = ContextVar("collections", default=False)
 
 
-class Client(Submitter):
-    """The futures of `distributed`, on Ray.
+class Client(distributed.Client):
+    """The client of `distributed`, on Ray.
 
     Parameters
     ----------
     address : str, optional
         Ray cluster to join; by default the one that this process is connected to, else a private
-        one is started.
-    set_as_default : bool
-        Whether Dask computes collections with this client until it is closed.
+        one is started. The address of the scheduler of another client (``tcp://...``) connects to
+        that.
     **options
         ``num_cpus``, ``num_gpus``, ``object_store_memory``, ``spill_directory`` of the private Ray
         (see `enable`), or what `distributed.LocalCluster` takes: ``n_workers`` times
-        ``threads_per_worker`` is ``num_cpus``.
+        ``threads_per_worker`` is ``num_cpus``. Others are those of `distributed.Client`.
 
     Raises
     ------
@@ -66,337 +77,359 @@ class Client(Submitter):
     [1, 2]
     """
 
-    asynchronous = False
-
-    def __init__(self, address: Any = None, *, set_as_default: bool = True, **options: Any) -> None:
-        new = settings(address, options)
-        self.id = f"Client-{uuid.uuid4()}"
-        with _lock, dask.config.set(new):
-            _check_settings(new)
-            self._started_ray = not on_ray.running()
-            self._cluster = connect(Config.current())
-            super().__init__(on_ray.RayFutures())
-            self._scheduler = Scheduler()
-            _open_clients.add(self)
-        if set_as_default:
-            _become_default(self)
+    def __init__(
+        self,
+        address: Any = None,
+        loop: Any = None,
+        *,
+        set_as_default: bool = True,
+        asynchronous: bool = False,
+        name: str | None = None,
+        timeout: Any = None,
+        scheduler_file: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._exo = Scheduler()
+        self._results: dict[Any, Promise] = {}
+        self._sent: set[Any] = set()  # keys of results that the scheduler is sent
+        self._settled: set[Any] = set()  # and those that it has
+        self._watcher: threading.Thread | None = None
+        self._owns_cluster = False
+        if scheduler_file is None and not _is_scheduler(address):
+            address = self._start_cluster(address, options, loop=loop, asynchronous=asynchronous)
+        if set_as_default and not _settings:
+            new = {"scheduler": "dask.distributed", "dataframe.shuffle.method": "tasks"}
+            _settings.append(dask.config.set(new))
+        super().__init__(
+            address,
+            loop=loop,
+            set_as_default=set_as_default,
+            scheduler_file=scheduler_file,
+            asynchronous=asynchronous,
+            name=name,
+            **({} if timeout is None else {"timeout": timeout}),
+        )
+        self._stream_handlers["settled"] = self._settle
+        _open_clients.add(self)
 
     @classmethod
-    def current(cls, allow_global: bool = True) -> Client:
-        """Return the default client; see `get_client`."""
-        return get_client()
+    def for_worker(cls, worker: distributed.Worker, timeout: float | None) -> Client:
+        """Return a client for the tasks of a worker."""
+        return cls(
+            worker.scheduler,
+            loop=worker.loop,
+            asynchronous=distributed.utils.in_async_call(worker.loop),
+            name="worker",
+            timeout=timeout,
+        )
 
-    def close(self, timeout: float | str | None = None) -> None:
-        """Restore Dask's settings; stop the private Ray with its last client."""
-        global _implicit_client
+    def _start_cluster(
+        self, address: Any, options: Mapping[str, Any], *, loop: Any, asynchronous: bool
+    ) -> RayCluster:
+        global _cluster, _started_ray  # noqa: PLW0603  one for the process
+        workers, new = cluster_options(address, options)
+        with _lock, dask.config.set(new):
+            check_settings(new)
+            _started_ray = _started_ray or not on_ray.running()
+            connect(Config.current())
+            atexit.register(_close_all)  # before Ray ends, at what `connect` has registered
+            self._owns_cluster = True
+            if asynchronous or _cluster is None or _cluster.status.name != "running":
+                workers["host"] = on_ray.host()
+                _cluster = RayCluster(loop=loop, asynchronous=asynchronous, **workers)
+            return _cluster
+
+    @property
+    def dashboard_link(self) -> str:
+        """Address of the live page of this program, which starts when it is first requested."""
+        global _live  # noqa: PLW0603  one for the process
         with _lock:
-            if self.status == "closed":
-                return
-            self.status = "closed"
-            _open_clients.discard(self)
-            _resign(self)
-            others = [client for client in _open_clients if client is not _implicit_client]
-            if self._started_ray and others:
-                others[0]._started_ray = True
-            elif self._started_ray:
-                if _implicit_client is not None:
-                    _implicit_client.status, _implicit_client = "closed", None
-                stop_all()
-                on_ray.disconnect()
-
-    def shutdown(self) -> None:
-        """Close all clients; a Ray cluster that was joined continues."""
-        for client in list(_open_clients):
-            client.close()
-
-    def compute(
-        self,
-        collections: Any,
-        sync: bool = False,
-        optimize_graph: bool = True,
-        workers: Any = None,
-        traverse: bool = True,
-        **kwargs: Any,
-    ) -> Any:
-        """Compute a collection, or a sequence of them, in the background; return futures.
-
-        Other values in a sequence are returned as they are. With ``sync``, wait and return values.
-        Other keywords are those of `Scheduler.__call__`.
-        """
-        self._check_open()
-        no_workers(workers)
-        single = not isinstance(collections, (list, tuple, set, frozenset))
-        values = [collections] if single else list(collections)
-        if traverse:
-            nested = (list, set, tuple, dict)
-            values = [delayed(value) if isinstance(value, nested) else value for value in values]
-        lazy = [value for value in values if is_dask_collection(value)]
-        futures = iter(self._compute(lazy, optimize_graph, kwargs))
-        results = [next(futures) if is_dask_collection(value) else value for value in values]
-        results = self.gather(results) if sync else results
-        return results[0] if single else results
-
-    def _compute(
-        self, lazy: list[Any], optimize_graph: bool, kwargs: dict[str, Any]
-    ) -> list[Future]:
-        if not lazy:
-            return []
-        expr = FinalizeCompute(collections_to_expr(lazy, optimize_graph)).optimize()
-        keys = list(flatten(expr.__dask_keys__()))
-        futures = {
-            key: future for key in keys if isinstance(future := live_futures.get(key), Future)
-        }
-        new = [key for key in dict.fromkeys(keys) if key not in futures]
-        if new:
-            promises = self._scheduler.start(expr, new, **kwargs)
-            futures.update((key, rebuild(key, promises[key])) for key in new)
-        return [futures[key] for key in keys]
-
-    def persist(
-        self, collections: Any, optimize_graph: bool = True, workers: Any = None, **kwargs: Any
-    ) -> Any:
-        """Compute collections into the object store, in the background. See `Scheduler.persist`."""
-        self._check_open()
-        no_workers(workers)
-        if isinstance(collections, (list, tuple, set, frozenset)):
-            return self._scheduler.persist(list(collections), optimize_graph, **kwargs)
-        return self._scheduler.persist([collections], optimize_graph, **kwargs)[0]
+            _live = _live or Live()
+            return _live.url
 
     def get(self, dsk: Any, keys: Any, sync: bool = True, **kwargs: Any) -> Any:
-        """Compute keys of a graph; Dask calls this if the client is the scheduler.
+        """Compute keys of a graph; Dask calls this. With ``sync=False``, return futures."""
+        if _places(kwargs):
+            return super().get(dsk, keys, sync=sync, **kwargs)
+        if not sync:
+            return pack_data(keys, self._compute_later(dsk, list(flatten([keys])), kwargs))
+        compute = partial(self._exo, dsk, keys, **_known(kwargs))
+        if self.asynchronous:
+            return asyncio.to_thread(compute)
+        with _seceded():
+            return compute()
 
-        With ``sync=False``, return futures.
-        """
-        self._check_open()
-        if sync:
-            return self._scheduler(dsk, keys, **kwargs)
-        promises = self._scheduler.start(dsk, keys, **kwargs)
-        return _nested(keys, {k: rebuild(k, promise) for k, promise in promises.items()})
+    def compute(self, collections: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute collections in the background; see `distributed.Client.compute`."""
+        with _as_collections(not _places(kwargs)):
+            return super().compute(collections, *args, **kwargs)
 
-    def cancel(self, futures: Any, asynchronous: Any = None, force: bool = False) -> None:
-        """Cancel the tasks of futures, and release their values."""
-        for future in futures_of(futures):
-            future.cancel()
+    def persist(self, collections: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute collections into the object store; see `distributed.Client.persist`."""
+        with _as_collections(not _places(kwargs)):
+            return super().persist(collections, *args, **kwargs)
 
-    def nthreads(self, workers: Any = None) -> dict[str, int]:
-        """Return the slots of each node."""
-        return {node.id: node.slots for node in self._futures.nodes()}
+    def _graph_to_futures(self, expr: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """Start tasks, or a computation of `dask_exo.Scheduler` if they are of a collection."""
+        if not _collections.get():
+            return super()._graph_to_futures(expr, keys, *args, **kwargs)
+        options = {"retries": kwargs.get("retries"), "priority": kwargs.get("user_priority")}
+        return self._compute_later(expr, list(keys), {k: v for k, v in options.items() if v})
 
-    ncores = nthreads
+    def _compute_later(
+        self, expr: Any, keys: list[Any], kwargs: Mapping[str, Any]
+    ) -> dict[Any, Any]:
+        """Start computing keys of a collection; return their futures."""
+        new = [key for key in dict.fromkeys(keys) if key not in self.futures]
+        promises = self._exo.start(expr, new, **_known(kwargs)) if new else {}
+        self._send_to_scheduler({"op": "expect", "keys": new})
+        with _as_collections(False):
+            futures = super()._graph_to_futures(
+                LLGExpr({key: Task(key, _never, key) for key in new}),
+                new,
+                span_metadata=distributed.spans.SpanMetadata(collections=[]),
+                resources={PENDING: 1},
+            )
+        futures.update({key: distributed.Future(key, self) for key in keys if key not in futures})
+        self._sent.difference_update(new)
+        self._results.update(promises)  # the scheduler expects them by now
+        if promises:
+            self._watch()
+        return futures
 
-    def wait_for_workers(self, n_workers: int, timeout: float | str | None = None) -> None:
-        """Wait until the cluster has ``n_workers`` slots, or raise `TimeoutError`."""
-        seconds = parse_timedelta(timeout)
-        end = None if seconds is None else time.perf_counter() + seconds
-        while sum(self.nthreads().values()) < n_workers:
-            if end is not None and time.perf_counter() > end:
-                raise TimeoutError(f"the cluster has {self.nthreads()} slots, not {n_workers}")
-            time.sleep(0.2)
-
-    def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
-        """Return the address of the cluster, and the slots and store of each node."""
-        nodes = self._futures.nodes()
-        workers = {n.id: {"nthreads": n.slots, "object_store": n.store} for n in nodes}
-        return {"type": "Ray", "id": self.id, "address": self._cluster.address, "workers": workers}
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            import distributed
-
-            if hasattr(distributed.Client, name):
-                raise UnsupportedError(
-                    f"Client.{name} does not exist on Ray; docs/client.md says what to use instead"
+    def _watch(self) -> None:
+        with _lock:
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._deliver, name="dask_exo-results", daemon=True
                 )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                self._watcher.start()
 
-    def __enter__(self) -> Client:
-        return self
+    def _deliver(self) -> None:
+        """Give results to the scheduler as they are computed, until none is pending."""
+        while True:
+            with _lock:
+                pending = {k: p for k, p in list(self._results.items()) if k not in self._sent}
+                if not pending or self.status in ("closing", "closed"):
+                    self._watcher = None
+                    return
+            done, _ = persisted.wait(list(pending.values()), timeout=POLL, count=1)
+            ended = {id(promise) for promise in done}
+            results = {k: _sealed(k, p) for k, p in pending.items() if id(p) in ended}
+            if results:
+                self._sent.update(results)
+                self._send_to_scheduler({"op": "fulfil", "results": results})
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _settle(self, key: Any) -> None:
+        """Hold a result no more than its future does: the scheduler has it, or nobody needs it."""
+        self._settled.add(key)
+        if key not in self.futures:
+            self._forget(key)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Unpickle as the client of the receiving process."""
-        return get_client, ()
+    def _forget(self, key: Any) -> None:
+        self._results.pop(key, None)
+        self._sent.discard(key)
+        self._settled.discard(key)
 
-    def __repr__(self) -> str:
-        """Name the cluster."""
-        return f"<Client: {self.status}, Ray at {self._cluster.address}>"
+    def _release_key(self, key: Any) -> None:
+        if key in self._settled:
+            self._forget(key)
+        super()._release_key(key)
 
-    def _repr_html_(self) -> str:
-        address = html.escape(self._cluster.address)
-        return f"<b>Client</b>: {self.status}, Ray at <code>{address}</code>"
+    async def _gather_remote(self, direct: bool, local_worker: Any) -> dict[str, Any]:
+        """Gather values from workers, and read those that are in the object store."""
+        async with self._gather_semaphore:
+            keys = list(self._gather_keys)  # type: ignore[has-type]
+            self._gather_keys = self._gather_future = None
+            who_has = await retry_operation(self.scheduler.who_has, keys=keys)
+            data, missing, failed, _ = await gather_from_workers(who_has, rpc=self.rpc, who=self.id)
+            lost = [*missing, *failed]
+            try:
+                data = await asyncio.to_thread(_read, data)
+            except ClusterError:  # a worker has just died
+                lost += keys_of_stored(data)
+        if lost:
+            return {"status": "error", "keys": lost}
+        return {"status": "OK", "data": data}
+
+    def promise_of(self, key: Any) -> Promise | None:
+        """Return the value of a future as `dask_exo.Scheduler` takes it; None if there is none."""
+        if key not in self.futures:
+            return None
+        if key in self._results:
+            return self._results[key]
+        promise = Promise(on_ray.RayFutures())
+        future = distributed.Future(key, self)
+        self.loop.add_callback(self._resolve, future, weakref.ref(promise))
+        return promise
+
+    async def _resolve(self, future: distributed.Future, promise: Any) -> None:
+        """Fulfil a promise with the value of a future."""
+        await future._state.wait()
+        target: Promise | None = promise()
+        if target is None:
+            return
+        try:
+            value = await self._held(future)
+        except Exception as error:  # noqa: BLE001  raised where the value is used
+            target.fail(error)
+        else:
+            stored = isinstance(value, Stored)
+            target.fulfil(Remote(value.ref, value.nbytes) if stored else Local(value))
+
+    async def _held(self, future: distributed.Future) -> Any:
+        """Return the value of a future as workers hold it, or raise its exception."""
+        if future.status != "finished":
+            await future._result()  # raises
+        who_has = await self.scheduler.who_has(keys=[future.key])
+        data, *_ = await gather_from_workers(who_has, rpc=self.rpc, who=self.id)
+        return data[future.key]
+
+    async def _close(self, fast: bool = False) -> None:
+        _open_clients.discard(self)
+        await super()._close(fast)
+        if _settings and not any(client._set_as_default for client in _open_clients):
+            with _settings.pop():
+                pass
+        if self.asynchronous and (cluster := self._last_of()):
+            await cluster.close()
+            await asyncio.to_thread(_leave)
+
+    def close(self, *args: Any, **kwargs: Any) -> Any:
+        """Close the client; the last one stops workers and scheduler, and a Ray it has started."""
+        closed = super().close(*args, **kwargs)
+        if not self.asynchronous and (cluster := self._last_of()):
+            cluster.close()
+            _leave()
+        return closed
+
+    def _last_of(self) -> RayCluster | None:
+        """Return the cluster to close, if this was its last client."""
+        global _cluster
+        with _lock:
+            if not self._owns_cluster or any(c._owns_cluster for c in _open_clients):
+                return None
+            self._owns_cluster, cluster, _cluster = False, _cluster, None
+            return cluster
+
+    def __del__(self) -> None:
+        if hasattr(self, "status"):  # its constructor has not failed early
+            super().__del__()
+
+    def shutdown(self) -> Any:
+        """Close all clients; a Ray cluster that was joined continues."""
+        if self.asynchronous:
+            return self._close()
+        return _close_all()
 
 
-def get_client(
-    address: object = None, timeout: object = None, resolve_address: bool = True
-) -> Client:
-    """Return the client of this process: the newest default one; in a task, its own.
+def _close_all() -> None:
+    for client in list(_open_clients):
+        with contextlib.suppress(Exception):  # at the end of the program
+            client.close()
 
-    Raise `NoClientError` if this process is not connected to Ray.
+
+def _leave() -> None:
+    """Stop background work, and Ray if a client has started it."""
+    global _live, _started_ray  # noqa: PLW0603  one for the process
+    stop_all()
+    if _live is not None:
+        _live.stop()
+        _live = None
+    if _started_ray:
+        _started_ray = False
+        on_ray.disconnect()
+
+
+def _never(key: Any) -> None:
+    raise ClusterError(f"{key!r} ran before its collection was computed: compute it again")
+
+
+def _sealed(key: Any, promise: Promise) -> tuple[bytes, bool]:
+    """Return a result as it is sent to the scheduler, and whether it is `Stored`.
+
+    Connections log what they have sent, so that must not hold a ref.
     """
-    global _implicit_client  # noqa: PLW0603  there is one connection
-    with _lock:
-        for ref in reversed(_defaults):
-            client = ref()
-            if client is not None and client.status == "running":
-                return client
-        if not on_ray.running():
-            raise NoClientError("there is no client: create one with dask_exo.Client()")
-        cluster, _ = on_ray.connect(Config.current())
-        if _implicit_client is None or _implicit_client._cluster is not cluster:
-            _implicit_client = Client(set_as_default=False)
-        return _implicit_client
+    try:
+        location = promise.location()
+        if isinstance(location, Local):
+            return cloudpickle.dumps(location.value), False
+        return cloudpickle.dumps(Stored(location.ref, location.nbytes)), True
+    except Exception as error:  # noqa: BLE001  raised where the value is used
+        return cloudpickle.dumps(Failure.of(key, error)), False
 
 
-default_client = get_client
+def _read(data: Mapping[Any, Any]) -> dict[Any, Any]:
+    stored = set(keys_of_stored(data))
+    return {k: writable(v) if k in stored else v for k, v in opened(data).items()}
+
+
+def _places(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether tasks of a graph request workers."""
+    names = ("workers", "allow_other_workers", "resources", "actors")
+    return any(kwargs.get(name) for name in names)
+
+
+def _known(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that `dask_exo.Scheduler` takes."""
+    return {k: v for k, v in kwargs.items() if k in ("retries", "priority", "callbacks") and v}
 
 
 @contextlib.contextmanager
-def worker_client(timeout: object = None, separate_thread: bool = True) -> Iterator[Client]:
-    """Yield the client of a task; see `get_client`."""
-    yield get_client()
+def _as_collections(on: bool) -> Iterator[None]:
+    token = _collections.set(on)
+    try:
+        yield
+    finally:
+        _collections.reset(token)
 
 
-def secede() -> None:
-    """Do nothing: a task that waits for futures releases its slot automatically."""
-
-
-def rejoin() -> None:
-    """Do nothing; see `secede`."""
-
-
-def _check_settings(new: Mapping[str, Any]) -> None:
-    """Raise if settings contradict the cluster that this process is connected to."""
-    if not on_ray.running():
+@contextlib.contextmanager
+def _seceded() -> Iterator[None]:
+    """Release the slot of a task of a worker while it waits."""
+    if not getattr(thread_state, "key", False):
+        yield
         return
-    cluster, _ = on_ray.connect(Config.current())
-    actual = {
-        "exo.address": cluster.address,
-        "exo.num-cpus": sum(node.slots for node in on_ray.RayFutures().nodes()),
-    }
-    conflicts = sorted(name for name, value in new.items() if actual.get(name) != value)
-    if conflicts:
-        raise ConfigError(
-            f"this process is connected to the Ray cluster at {cluster.address} "
-            f"({actual['exo.num-cpus']} slots) already, so {conflicts} have no effect: close the "
-            f"client that started it, or call dask_exo.disable() or ray.shutdown() first"
-        )
+    distributed.secede()
+    try:
+        yield
+    finally:
+        distributed.rejoin()
 
 
-def _become_default(client: Client) -> None:
-    with _lock:
-        if not _settings:
-            new = {"scheduler": client, "dataframe.shuffle.method": "tasks"}
-            _settings.append(dask.config.set(new))
-        dask.config.set(scheduler=client)
-        _defaults.append(weakref.ref(client))
+def promise_of(key: Any) -> Promise | None:
+    """Return the value of a future of this process as `dask_exo.Scheduler` takes it."""
+    promises = (client.promise_of(key) for client in list(_open_clients))
+    return next((promise for promise in promises if promise is not None), None)
 
 
-def _resign(client: Client) -> None:
-    """Restore the previous default client, or Dask's settings."""
-    refs = [ref for ref in _defaults if ref() is client]
-    _defaults[:] = [ref for ref in _defaults if ref() not in (client, None)]
-    if refs and _defaults:
-        dask.config.set(scheduler=_defaults[-1]())
-    elif refs:
-        _settings.pop().__exit__(None, None, None)
+persisted.resolvers.append(promise_of)
 
 
-def _nested(keys: Any, values: Mapping[Any, Any]) -> Any:
-    return [_nested(key, values) for key in keys] if isinstance(keys, list) else values[keys]
+def get_client(
+    address: Any = None, timeout: Any = None, resolve_address: bool = True
+) -> distributed.Client:
+    """Return the client of this process; in a task, its own.
 
-
-OURS = ("num_cpus", "num_gpus", "object_store_memory", "spill_directory")
-SIZES = ("n_workers", "threads_per_worker", "processes")
-WITHOUT_EFFECT = (
-    *("connection_limit", "dashboard_address", "deserializers", "direct_to_workers", "extensions"),
-    *("heartbeat_interval", "host", "interface", "loop", "memory_limit", "name", "preload"),
-    *("preload_argv", "protocol", "resources", "scheduler_kwargs", "scheduler_port"),
-    *("serializers", "silence_logs", "timeout", "worker_class", "worker_dashboard_address"),
-)
-NO_WARNING = {
-    "dashboard_address",
-    "loop",
-    "name",
-    "silence_logs",
-    "timeout",
-    "worker_dashboard_address",
-}
-_REFUSED = {
-    "asynchronous": "there are no asynchronous clients; call result() in a thread "
-    "(asyncio.to_thread)",
-    "scheduler_file": "Ray clusters are found by their address, Client('host:6379')",
-    "security": "Ray has its own TLS, see its documentation (RAY_USE_TLS)",
-}
-
-
-def settings(address: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``exo`` settings for the arguments of a `Client`, as `distributed` has them.
-
-    Warn about arguments without effect; raise for those that have no equivalent on Ray.
-
-    Examples
-    --------
-    >>> settings(None, {"n_workers": 4, "threads_per_worker": 2})
-    {'exo.num-cpus': 8}
+    Raise `NoClientError` if the program has no client.
     """
-    options = {name: value for name, value in options.items() if value is not None}
-    unknown = options.keys() - {*OURS, *SIZES, *WITHOUT_EFFECT, *_REFUSED, "local_directory"}
-    if unknown:
-        raise TypeError(f"Client() got unexpected keyword arguments {sorted(unknown)}")
-    for name, instead in _REFUSED.items():
-        if options.get(name):
-            raise UnsupportedError(f"Client({name}=...): {instead}")
-    ignored = sorted(set(WITHOUT_EFFECT) & options.keys() - NO_WARNING)
-    if ignored:
-        warnings.warn(
-            f"Client({', '.join(ignored)}) has no effect on Ray; set object_store_memory for "
-            f"the size of the store, and spill_directory for spilled values",
-            stacklevel=3,
-        )
-    if options.get("processes") is False:
-        warnings.warn(
-            "Client(processes=False): tasks run in processes of Ray, so they do not see changes "
-            "that others make to objects in memory",
-            stacklevel=3,
-        )
-    keys = {name.replace("_", "-"): options[name] for name in OURS if name in options}
-    if "local_directory" in options:
-        keys.setdefault("spill-directory", str(options["local_directory"]))
-    slots = _slots(options)
-    if slots is not None:
-        keys.setdefault("num-cpus", slots)
-    if address is not None:
-        keys["address"] = _ray_address(address)
-    return {f"exo.{name}": value for name, value in keys.items()}
+    if address is None:
+        attach()
+    try:
+        return distributed.get_client(address, timeout, resolve_address)
+    except ValueError as error:
+        raise NoClientError("there is no client: create one with dask_exo.Client()") from error
 
 
-def _slots(options: Mapping[str, Any]) -> int | None:
-    """Return the number of slots; defaults are those of `distributed`."""
-    if not {"n_workers", "threads_per_worker"} & options.keys():
-        return None
-    workers, threads = options.get("n_workers", 0), options.get("threads_per_worker", 0)
-    workers = workers or max(1, CPU_COUNT // threads)
-    return int(workers * (threads or max(1, CPU_COUNT // workers)))
+def attach() -> None:
+    """Connect the process of a task to the client of its program, unless it is or there is none."""
+    with _lock:
+        is_open = any(client.status == "running" for client in _open_clients)
+        if not is_open and on_ray.running() and (address := on_ray.published_scheduler()):
+            _attached.append(Client(address, name="task"))
 
 
-def _ray_address(address: Any) -> str:
-    if not isinstance(address, str):
-        raise ConfigError(
-            f"Client({type(address).__name__}): give the address of a Ray cluster ('host:6379', or "
-            f"'auto' on a node of it), or nothing for a private one; clusters of distributed and "
-            f"its relatives cannot be used"
-        )
-    scheme, _, _ = address.rpartition("://")
-    if scheme and scheme != "ray":
-        raise ConfigError(
-            f"Client({address!r}) is the address of a scheduler of distributed; give that of a "
-            f"Ray cluster ('host:6379')"
-        )
-    return address
+def _is_scheduler(address: Any) -> bool:
+    if isinstance(address, str):
+        return address.startswith(("tcp://", "tls://", "inproc://"))
+    return address is not None and not isinstance(address, (int, float))

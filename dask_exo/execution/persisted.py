@@ -12,11 +12,11 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dask_exo.cluster.futures import Futures, Ref, collected_refs, substitutes
 from dask_exo.cluster.ownership import owned
@@ -30,16 +30,10 @@ from dask_exo.partitions.digest import digest
 POLL = 0.02  # seconds between two checks of promises that another thread fulfils
 LONG = 1.0  # seconds of a wait after which it is watched
 
-live_futures: weakref.WeakValueDictionary[Any, Named] = weakref.WeakValueDictionary()
-"""Live futures by key: a graph refers to them by key alone."""
+resolvers: list[Callable[[Any], Promise | None]] = []
+"""Functions that return the promise of the future with a key: a graph has only the key."""
 
 _promises: weakref.WeakSet[Promise] = weakref.WeakSet()
-
-
-class Named(Protocol):
-    """A future that a graph refers to by its key."""
-
-    promise: Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +165,11 @@ class Promise:
             return _with_value, (Failure.of(self.token, error), self.token)
         refs.append(location.ref)
         return _with_argument, (len(refs) - 1, self.token)
+
+
+def promise_of(key: Any) -> Promise | None:
+    """Return the promise of the live future with a key; None if there is none."""
+    return next((p for resolve in resolvers if (p := resolve(key)) is not None), None)
 
 
 def promises_exist() -> bool:

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -147,6 +148,11 @@ def running(data: bytes | TaskCode, args: Sequence[Any]) -> Iterator[TaskCode]:
         yield code
 
 
+_DISTRIBUTED = b"distributed"
+"""In code that may use locks or a client of `distributed`, which need a connection to it. Other
+tasks do not import that."""
+
+
 def load_call(data: Any, args: Sequence[Any]) -> Any:
     """Unpickle the content of a task; promises in it get their values from its arguments.
 
@@ -157,6 +163,8 @@ def load_call(data: Any, args: Sequence[Any]) -> Any:
             data = cloudpickle.dumps(data)
         except Exception:  # noqa: BLE001  whatever a class raises in its own methods
             return data
+    if _DISTRIBUTED in data and not shares_process():
+        import_module("dask_exo.client.client").attach()
     with substituting_values(args), paused_gc():
         return pickle.loads(data)  # noqa: S301  our own driver's bytes
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.client.shard_server import LocalShards, ShardRows, ShardSource, fetch_rows
 from dask_exo.dask_adapter import Task
 from dask_exo.errors import Failure, PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
 from dask_exo.partitions.batching import RowSpan, rebatch
 from dask_exo.pipeline.run import PipelineRun
+from dask_exo.pipeline.shard_server import LocalShards, ShardRows, ShardSource, fetch_rows
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.transforms import FORMATS
 

@@ -20,12 +20,11 @@ from dask.delayed import delayed
 from fsspec.core import url_to_fs
 from tlz import identity
 
-from dask_exo.client.future import Future
 from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
-from dask_exo.dask_adapter import collections_to_expr
+from dask_exo.dask_adapter import TaskRef, collections_to_expr
 from dask_exo.errors import InputError, PipelineError
-from dask_exo.execution.persisted import Local, Promise, Remote
+from dask_exo.execution.persisted import Local, Promise, Remote, promise_of
 from dask_exo.partitions import protocol
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.task import size
@@ -227,8 +226,9 @@ def _block_of_value(location: Local | Remote, number: int) -> Block:
 
 def _block_of_item(item: Any, number: int, put: Put) -> Block:
     nbytes = 0
-    if isinstance(item, Future):
-        location = item.promise.location()
+    promise = promise_of(item.key) if isinstance(item, TaskRef) else None
+    if promise is not None:
+        location = promise.location()
         item = location.value if isinstance(location, Local) else location.ref
     if isinstance(item, pd.DataFrame):
         nbytes = size(item)

@@ -189,7 +189,7 @@ def _target(ref: Any) -> Key:
 
 def final_target(graph: Graph, key: Key) -> Key:
     """Return the key of the task that computes a value, through all aliases."""
-    while isinstance(node := graph[key], Alias):
+    while isinstance(node := graph.get(key), Alias):
         key = node.target
     return key
 

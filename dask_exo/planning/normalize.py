@@ -10,7 +10,7 @@ from dask.core import flatten
 from dask.utils import key_split
 
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task, convert_legacy_graph
-from dask_exo.execution.persisted import fetch, live_futures
+from dask_exo.execution.persisted import fetch, promise_of
 from dask_exo.planning import graph_passes, placement
 from dask_exo.planning.rewrite import rewrite
 
@@ -52,12 +52,12 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     return graph, names, placement.gpu_tasks(graph, places, {})[0]
 
 
-def _future(key: Key) -> GraphNode:
+def future_node(key: Key) -> GraphNode:
     """Return the node for a future: the graph has only its key."""
-    future = live_futures.get(key)
-    if future is None:
+    promise = promise_of(key)
+    if promise is None:
         raise KeyError(f"{key!r} is neither in the graph nor the key of a live future")
-    return Task(key, fetch, future.promise)
+    return Task(key, fetch, promise)
 
 
 def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
@@ -67,6 +67,6 @@ def cull(graph: Graph, keys: Iterable[Key]) -> Graph:
     while stack:
         key = stack.pop()
         if key not in needed:
-            needed[key] = graph[key] if key in graph else _future(key)
+            needed[key] = graph[key] if key in graph else future_node(key)
             stack.extend(needed[key].dependencies)
     return needed

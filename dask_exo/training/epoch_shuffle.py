@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 import dask.dataframe as dd
 import numpy as np
 
-from dask_exo.client.shard_server import LocalShards, ShardRows
 from dask_exo.dask_adapter import GraphNode, convert_legacy_graph
 from dask_exo.partitions.batching import RowSpan
+from dask_exo.pipeline.shard_server import LocalShards, ShardRows
 from dask_exo.planning.graph_passes import final_target
+from dask_exo.planning.normalize import future_node
 from dask_exo.validation import number_from
 
 MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
@@ -158,7 +159,8 @@ def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], list[int]]:
     persisted = frame.persist()
     graph: dict[Any, GraphNode] = convert_legacy_graph(persisted.__dask_graph__())
     lengths = persisted.map_partitions(len, meta=(None, "int64")).compute()
-    nodes = [graph[final_target(graph, key)] for key in persisted.__dask_keys__()]
+    keys = [final_target(graph, key) for key in persisted.__dask_keys__()]
+    nodes = [graph[key] if key in graph else future_node(key) for key in keys]
     return nodes, [int(n) for n in lengths]
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from dask.tokenize import tokenize
 
-from dask_exo.client.shard_server import ShardRows, ShardSource, fetch_rows
 from dask_exo.errors import ShuffleArgumentError
 from dask_exo.partitions.batching import as_numpy, rebatch
+from dask_exo.pipeline.shard_server import ShardRows, ShardSource, fetch_rows
 from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
 
 Item = TypeVar("Item")

@@ -194,11 +194,8 @@ def client() -> typing.Iterator[tuple[str, bool]]:
         scattered = here.scatter(Color.RED)
         yield "scattered", here.submit(lambda one: one is Color.RED, scattered).result()
         variable = dask_exo.client.Variable("identity")
-        variable.set(Color.BLUE)
-        yield "variable", variable.get() is Color.BLUE
-        filled = here.submit(lambda: dask_exo.client.Variable("identity").set(Color.RED))
-        filled.result()
-        yield "variable from a task", variable.get() is Color.RED
+        variable.set(here.submit(color, 0))
+        yield "variable", variable.get().result() is color(0)
 
 
 def pipeline() -> typing.Iterator[tuple[str, bool]]:

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import ray
 
-from dask_exo.client.shard_server import lease_of
 from dask_exo.errors import PipelineError
+from dask_exo.pipeline.shard_server import lease_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -56,7 +56,7 @@ def test_a_process_that_dies_holds_nobody_up(pipeline) -> None:
     lease = lease_of(first._source.remote().name, 0)
     with pytest.raises(ray.exceptions.RayError):
         ray.get(ray.remote(dies).options(num_cpus=0, max_retries=0).remote(first))
-    lease.close()  # as time would do
+    lease.release()  # as time would do
     got = consume(second)[1]
     assert len(got) == ROWS * (PARTS - 1)
 

@@ -126,3 +126,23 @@ def test_a_function_of_dasks_shuffles_is_where_we_look_for_it(name: str) -> None
     if inner:
         found = found()  # it makes the function
     assert (found.__module__, found.__qualname__) == (ROLES[name][0], name)
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        (
+            "distributed.Client",
+            ["_close", "_gather_remote", "_graph_to_futures", "_release_key", "_send_to_scheduler"],
+        ),
+        ("distributed.Worker", ["_get_client", "close", "execute", "get_data", "update_data"]),
+        ("distributed.Scheduler", ["client_releases_keys", "identity", "update_graph"]),
+        ("distributed.SpecCluster", ["_close", "_correct_state", "_start"]),
+        ("distributed.worker_state_machine.WorkerState", ["_get_task_finished_msg"]),
+        ("distributed.Future", ["_result"]),
+    ],
+)
+def test_what_the_client_overrides_and_calls_is_there(name: str, methods: list[str]) -> None:
+    module, _, cls = name.rpartition(".")
+    for method in methods:
+        assert hasattr(getattr(importlib.import_module(module), cls), method), f"{name}.{method}"

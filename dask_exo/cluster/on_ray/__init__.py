@@ -21,11 +21,16 @@ if TYPE_CHECKING:
         check_effect,
         connect,
         gpus,
+        host,
         token,
     )
-    from dask_exo.cluster.on_ray.futures import RayFutures
+    from dask_exo.cluster.on_ray.futures import RayFutures, export_ref, import_ref
     from dask_exo.cluster.on_ray.services import Service, export
-    from dask_exo.cluster.on_ray.tasks import check_submit_options
+    from dask_exo.cluster.on_ray.tasks import (
+        check_submit_options,
+        publish_scheduler,
+        published_scheduler,
+    )
 
 __all__ = [
     "Cluster",
@@ -37,8 +42,13 @@ __all__ = [
     "connect",
     "disconnect",
     "export",
+    "export_ref",
     "gpus",
+    "host",
+    "import_ref",
     "in_background",
+    "publish_scheduler",
+    "published_scheduler",
     "running",
     "start",
     "token",
@@ -54,9 +64,13 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 _MODULES = {
     "RayFutures": "futures",
+    "export_ref": "futures",
+    "import_ref": "futures",
     "Service": "services",
     "export": "services",
     "check_submit_options": "tasks",
+    "publish_scheduler": "tasks",
+    "published_scheduler": "tasks",
 }  # of the names that are not in `connection`
 
 _starting: list[Future[Any]] = []  # at most one: a connection that is made in the background

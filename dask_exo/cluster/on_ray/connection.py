@@ -176,6 +176,11 @@ def check_disk() -> None:
         raise SpillError(f"no value can be spilled, since {path!r} cannot be written: {what}")
 
 
+def host() -> str:
+    """Return the address by which all nodes reach this machine: loopback if Ray is private."""
+    return "127.0.0.1" if private() else str(ray.util.get_node_ip_address())
+
+
 def disks() -> list[DiskUsage]:
     """Return the spill directories, if this process started Ray."""
     return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]

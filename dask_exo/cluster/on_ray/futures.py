@@ -21,6 +21,7 @@ import grpc
 import ray
 import ray.exceptions
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.serialization import _object_ref_deserializer
 from ray.experimental import get_local_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -185,14 +186,23 @@ class RayFutures(Futures):
         generator = self.remote(_remote_iterate, 0, fn, args, ray_options, seed=seed)
         return tasks.RayOutputStream(generator)
 
-    def actor(self, options: SubmitOptions, cls: type | None = None, *args: Any) -> RayActor:
-        """See `Futures.actor`."""
+    def actor(
+        self,
+        options: SubmitOptions,
+        cls: type | None = None,
+        *args: Any,
+        node: str | None = None,
+        restarts: int | None = None,
+    ) -> RayActor:
+        """See `Futures.actor`; one with a ``node`` starts there, if it can."""
         kept = _retired.take(options) if cls is None else None
         if kept is not None:
             return RayActor(self, kept, options)
         _retired.stop()
-        retries = 0 if cls else REPLACED
+        retries = (0 if cls else REPLACED) if restarts is None else restarts
         more = {**options, "max_restarts": retries, "max_task_retries": retries}
+        if node is not None:
+            more["scheduling_strategy"] = _near(node)
         with translated():
             process = _remote_process.options(**more).remote(cls, *map(sealed, args))
         return RayActor(self, process, options, reusable=cls is None)
@@ -229,8 +239,7 @@ class RayFutures(Futures):
             tasks.check_submit_options(ray_options)
             self._checked_options.append(ray_options)
         if node is not None:
-            strategy = NodeAffinitySchedulingStrategy(node, soft=True)
-            ray_options.setdefault("scheduling_strategy", strategy)
+            ray_options.setdefault("scheduling_strategy", _near(node))
         return ray_options
 
     def put(self, value: Any) -> Ref:
@@ -334,6 +343,26 @@ class RayFutures(Futures):
     def recomputed(self) -> list[OutputDigest]:
         """See `Futures.recomputed`."""
         return [] if died() else tasks.recomputed()
+
+
+def _near(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=True)
+
+
+def export_ref(ref: Ref) -> tuple[Any, ...]:
+    """Return what another process needs to import a ref; this one must hold it until then.
+
+    Ray would keep the value of a ref that it pickles outside of its own messages forever.
+    """
+    worker: Any = ray._private.worker.global_worker
+    _, owner, status = worker.core_worker.serialize_object_ref(ref)
+    return ref.binary(), owner, status
+
+
+def import_ref(exported: tuple[Any, ...]) -> Ref:
+    """Return a ref that another process has exported."""
+    name, owner, status = exported
+    return _object_ref_deserializer(name, "", owner, status, None)
 
 
 class RayActor:

@@ -37,6 +37,7 @@ from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, col
 from dask_exo.errors import ConfigError
 
 _PLACE = "dask_exo-recomputed"  # namespace in the key-value store that every Ray cluster has
+_SCHEDULERS = "dask_exo-schedulers"  # another one
 
 _notes: dict[bytes, OutputDigest] = {}
 
@@ -87,11 +88,22 @@ def recomputed() -> list[OutputDigest]:
     return list(_notes.values())
 
 
+def publish_scheduler(address: str) -> None:
+    """Tell tasks of this program the address of its client's scheduler; empty if there is none."""
+    internal_kv._internal_kv_put(_program(), address, namespace=_SCHEDULERS)
+
+
+def published_scheduler() -> str:
+    """Return the address of the scheduler of this program's client, or an empty string."""
+    return (internal_kv._internal_kv_get(_program(), namespace=_SCHEDULERS) or b"").decode()
+
+
 def forget(*, ends: bool) -> None:
     """Remove the notes of this program before it leaves a cluster that does not end with it."""
     if not ends:
         with contextlib.suppress(Exception):  # the cluster may be gone
             internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
+            internal_kv._internal_kv_del(_program(), namespace=_SCHEDULERS)
     _notes.clear()
 
 

@@ -12,8 +12,8 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.client.shard_server import fetch_rows
 from dask_exo.partitions.batching import RowSpan, rebatch
+from dask_exo.pipeline.shard_server import fetch_rows
 from dask_exo.training.epoch_shuffle import locate_rows, skip_rows, split_rows
 from dask_exo.training.iterator import prefetch
 

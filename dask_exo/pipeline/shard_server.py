@@ -1,7 +1,7 @@
 """Rows for several consumers, in the driver and in other processes.
 
 Consumers in other processes send their requests to a thread in the driver through a queue. Refs
-come back through another one, as futures and never inside a pickle. The thread answers until all
+come back through another one, beside pickles and never inside. The thread answers until all
 consumers have finished or died: each has a lease, which its process renews.
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 
 import pandas as pd
 
-from dask_exo.client.future import Future
-from dask_exo.client.sync_primitives import REFRESH, Queue, Semaphore
+from dask_exo.cluster import on_ray
+from dask_exo.cluster.futures import Ref
 from dask_exo.dask_adapter import GraphNode, Task
 from dask_exo.errors import ClusterError, ExoError, Failure
 from dask_exo.execution.background import stop_with_all
 from dask_exo.execution.persisted import Local, Promise, Remote, fetch, promised
 from dask_exo.partitions.batching import RowSpan
+from dask_exo.pipeline.mailbox import REFRESH, Lease, Queue
 
 LOOK = 1.0  # seconds between two checks of whether the program ends
 PATIENCE = 60.0  # seconds in which a live driver must take a request
-MOST = 2**30  # leases of one consumer: one for each process that it is sent to
 
 ShardRows = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies returns."""
@@ -94,10 +94,10 @@ class ShardServer:
         with contextlib.suppress(ExoError):  # the connection has ended
             while self._open_consumers and not self._stopped:
                 with contextlib.suppress(TimeoutError):
-                    self._receive(*self._requests.get(timeout=LOOK))
+                    self._receive(*self._requests.get(timeout=LOOK)[0])
                 if time.monotonic() - checked > REFRESH:
                     for consumer in list(self._remote):
-                        if not lease_of(self.name, consumer).get_value():  # it has expired
+                        if not lease_of(self.name, consumer).count():  # it has expired
                             self._source.leave(consumer)
                     checked = time.monotonic()
             self._requests.close()
@@ -115,13 +115,12 @@ class ShardServer:
         with contextlib.suppress(ExoError):  # the connection has ended
             queue = Queue(answer)
             try:
-                values, futures = _encode(answer, self._source.share(consumer, request))
+                values, refs = _encode(self._source.share(consumer, request))
             except Exception as error:  # noqa: BLE001  raised where the rows are requested
                 self.remove(consumer)
                 queue.put(Failure.of(f"consumer {consumer}", error))
                 return
-            queue.put(values)
-            queue.put(futures)
+            queue.put(values, refs)
 
 
 class RemoteShards:
@@ -129,21 +128,21 @@ class RemoteShards:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._leases: dict[int, Semaphore] = {}
+        self._leases: dict[int, Lease] = {}
 
     def share(self, consumer: int, request: Any) -> list[ShardRows]:
         """See `LocalShards.share`; raise `ClusterError` if the driver does not answer."""
         lease = self._leases.get(consumer)
-        if lease is None or not lease.get_value():  # it expires while a process is suspended
+        if lease is None or not lease.count():  # it expires while a process is suspended
             lease = self._leases[consumer] = lease_of(self.name, consumer)
             lease.acquire()
         requests, answer = Queue(self.name), Queue()
         requests.put((consumer, request, answer.name))
         try:
-            values = _wait_for_answer(answer, requests)
+            values, refs = _wait_for_answer(answer, requests)
             if isinstance(values, Failure):
                 values.reraise()
-            return _decode(values, answer.get())
+            return _decode(values, refs)
         finally:
             answer.close()
 
@@ -189,29 +188,31 @@ def _fetch(part: GraphNode, start: int, stop: int) -> pd.DataFrame:
     return frame
 
 
-def lease_of(name: str, consumer: int) -> Semaphore:
-    """Return the lease of a consumer."""
-    return Semaphore(MOST, f"{name}-{consumer}")
+def lease_of(name: str, consumer: int) -> Lease:
+    """Return a lease of a consumer: there is one in each process that it is sent to."""
+    return Lease(f"{name}-{consumer}")
 
 
-def _encode(name: str, spans: list[ShardRows]) -> tuple[list[Any], list[Future]]:
-    """Return positions with values, or with None if the value is sent as a future."""
+def _encode(spans: list[ShardRows]) -> tuple[list[Any], list[Ref]]:
+    """Return positions with values, or with None if the value is sent as a ref."""
     values: list[Any] = []
-    futures: list[Future] = []
-    for i, (node, start, stop) in enumerate(spans):
+    refs: list[Ref] = []
+    for node, start, stop in spans:
         promise = promised(node)
-        if promise is not None and isinstance(promise.location(), Remote):
+        location = None if promise is None else promise.location()
+        if isinstance(location, Remote):
             values.append((start, stop, None))
-            futures.append(Future((name, i), promise))
+            refs.append(location.ref)
         else:
             values.append((start, stop, node({})))
-    return values, futures
+    return values, refs
 
 
-def _decode(values: list[Any], futures: list[Future]) -> list[ShardRows]:
-    remaining = iter(futures)
+def _decode(values: list[Any], refs: list[Ref]) -> list[ShardRows]:
+    remaining = iter(refs)
     spans: list[ShardRows] = []
     for i, (start, stop, value) in enumerate(values):
-        promise = next(remaining).promise if value is None else Promise(location=Local(value))
-        spans.append(RowSpan(Task(i, fetch, promise), start, stop))
+        location = Remote(next(remaining), 0) if value is None else Local(value)
+        node = Task(i, fetch, Promise(on_ray.RayFutures(), location))
+        spans.append(RowSpan(node, start, stop))
     return spans
