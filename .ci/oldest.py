@@ -32,6 +32,10 @@ for engine in "local", "ray":
         assert dd.read_parquet(folder).v.sum().compute() == n
         assert ddf.persist().v.sum().compute() == n
     print(engine, "ok", flush=True)
+with dask_exo.Client() as client:
+    assert client.submit(sum, client.map(abs, [-1, 2])).result() == 3
+    assert client.compute(ddf.v.sum()).result() == n
+print("client ok", flush=True)
 """
 
 
