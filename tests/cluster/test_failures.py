@@ -278,8 +278,9 @@ def test_an_interrupt_at_any_moment_leaves_dask_usable(
 def test_a_task_may_end_while_it_is_cancelled() -> None:
     done = run("""
         import time, ray, dask_exo
-        from dask_exo.cluster.on_ray import RayFutures
+        from dask_exo.cluster.on_ray import RayFutures, running
         with dask_exo.enable(num_cpus=2, object_store_memory="100MB"):
+            assert running()  # waits for the start
             futures = RayFutures()
             for turn in range(60):
                 refs = [futures.submit(time.sleep, 0.002) for _ in range(60)]
