@@ -456,9 +456,18 @@ mounts = pytest.mark.skipif(
 )
 
 
+def run_on_disk(folder: Path, size: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the path of a small disk, which only its processes see."""
+    mount = f'mount -t tmpfs -o size={size} tmpfs "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", str(folder), sys.executable]
+    return subprocess.run(
+        [*command, textwrap.dedent(code)], capture_output=True, text=True, timeout=200, check=False
+    )
+
+
 @mounts
 def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
-    code = textwrap.dedent("""
+    code = """
         import dask.dataframe as dd, numpy as np, pandas as pd, sys, dask_exo
         import dask_exo.errors as errors
         def part(i):
@@ -472,15 +481,8 @@ def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
                 except errors.SpillError as error:
                     print(type(error).__name__, error)
             print(dd.from_pandas(part(1)[:100], npartitions=2).k.count().compute())
-    """)
-    mount = 'mount -t tmpfs -o size=60m tmpfs "$1" && exec "$2" -c "$3" "$1"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    """
+    done = run_on_disk(tmp_path, "60m", code)
     assert done.stdout.count("SpillError") == 2, done.stdout + done.stderr
     assert done.stdout.count("exo.spill-directory") == 2
     assert "must be spilled" in done.stdout
@@ -489,7 +491,7 @@ def test_a_full_disk_is_an_error_that_names_the_key(tmp_path: Path) -> None:
 
 @mounts
 def test_a_disk_that_turns_read_only_is_named(tmp_path: Path) -> None:
-    code = textwrap.dedent("""
+    code = """
         import subprocess, sys, dask, dask_exo, numpy as np
         from dask_exo.errors import SpillError
         def remount(how):
@@ -506,15 +508,8 @@ def test_a_disk_that_turns_read_only_is_named(tmp_path: Path) -> None:
             print("SpillError", error)
         remount("rw")
         print("then", blocks())
-    """)
-    mount = 'mount -t tmpfs -o size=900m tmpfs "$1" && exec "$2" -c "$3" "$1"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), sys.executable, code],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    """
+    done = run_on_disk(tmp_path, "900m", code)
     assert done.stdout.count("SpillError") == 1, done.stdout + done.stderr
     assert f"since '{tmp_path}" in done.stdout
     assert "then 40\n" in done.stdout
