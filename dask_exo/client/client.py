@@ -34,7 +34,7 @@ from dask_exo.dask_adapter import LLGExpr, Task
 from dask_exo.errors import ClusterError, Failure, NoClientError
 from dask_exo.execution import persisted
 from dask_exo.execution.background import stop_all
-from dask_exo.execution.persisted import Local, Promise, Remote
+from dask_exo.execution.persisted import Local, Promise, Remote, setting
 from dask_exo.report.live import Live
 from dask_exo.scheduler import Scheduler, connect
 
@@ -161,12 +161,12 @@ class Client(distributed.Client):
 
     def compute(self, collections: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute collections in the background; see `distributed.Client.compute`."""
-        with _as_collections(not _places(kwargs)):
+        with setting(_collections, not _places(kwargs)):
             return super().compute(collections, *args, **kwargs)
 
     def persist(self, collections: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute collections into the object store; see `distributed.Client.persist`."""
-        with _as_collections(not _places(kwargs)):
+        with setting(_collections, not _places(kwargs)):
             return super().persist(collections, *args, **kwargs)
 
     def _graph_to_futures(self, expr: Any, keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,7 +183,7 @@ class Client(distributed.Client):
         new = [key for key in dict.fromkeys(keys) if key not in self.futures]
         promises = self._exo.start(expr, new, **_known(kwargs)) if new else {}
         self._send_to_scheduler({"op": "expect", "keys": new})
-        with _as_collections(False):
+        with setting(_collections, False):
             futures = super()._graph_to_futures(
                 LLGExpr({key: Task(key, _never, key) for key in new}),
                 new,
@@ -373,15 +373,6 @@ def _places(kwargs: Mapping[str, Any]) -> bool:
 def _known(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords that `dask_exo.Scheduler` takes."""
     return {k: v for k, v in kwargs.items() if k in ("retries", "priority", "callbacks") and v}
-
-
-@contextlib.contextmanager
-def _as_collections(on: bool) -> Iterator[None]:
-    token = _collections.set(on)
-    try:
-        yield
-    finally:
-        _collections.reset(token)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from dask_exo.client.stored import Stored, keys_of_stored, opened, reading, stor
 from dask_exo.cluster.ownership import writable
 from dask_exo.dask_adapter import GraphNode
 from dask_exo.errors import ClusterError
+from dask_exo.execution.persisted import setting
 from dask_exo.execution.worker import write_or_copy
 
 STOPPED = 1.0  # seconds in which the actor of a closed worker is stopped, if it is meant to be
@@ -95,11 +96,8 @@ class ExoWorker(Worker):
 
         Workers do, and clients of this package; others have no connection to Ray.
         """
-        token = reading.set(who is None)
-        try:
+        with setting(reading, who is None):
             return await super().get_data(comm, keys, who, serializers)
-        finally:
-            reading.reset(token)
 
     def update_data(self, data: dict[Any, object], stimulus_id: str | None = None) -> Any:
         """Keep values that a client has sent; see `distributed.Worker.update_data`."""

@@ -193,16 +193,17 @@ def promised(node: object) -> Promise | None:
 
 def collecting_refs(args: list[Ref]) -> AbstractContextManager[None]:
     """Append the refs of pickled promises to ``args``, the arguments of the task."""
-    return _set(collected_refs, args)
+    return setting(collected_refs, args)
 
 
 def substituting_values(args: Sequence[Any]) -> AbstractContextManager[None]:
     """Give unpickled promises their values from ``args``, the arguments of the task."""
-    return _set(substitutes, args)
+    return setting(substitutes, args)
 
 
 @contextlib.contextmanager
-def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Set a context variable inside the block."""
     token = variable.set(value)
     try:
         yield
