@@ -15,9 +15,10 @@ from itertools import chain
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
-from dask_exo.errors import OutOfMemoryError
+from dask_exo.errors import Failure, OutOfMemoryError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import (
     MemoryPressure,
@@ -44,7 +45,7 @@ from dask_exo.execution.submission import (
 )
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan, labels
-from dask_exo.planning.plan_passes import PassContext, run_passes
+from dask_exo.planning.plan_passes import PassContext, join_in_driver, run_passes
 
 LOOK = 0.5  # seconds between two checks of whether the results are still wanted
 
@@ -99,6 +100,7 @@ class Run:
         )
         self._stats: dict[str, TaskStats] = defaultdict(TaskStats)
         self._probing: set[str] = set()  # groups of which the first tasks are in flight
+        self._for_driver = set() if consumer or futures.shares_memory else plan.for_driver
         self._pressure = MemoryPressure(futures)
         self._watchdog = Watchdog(futures, config.stall_timeout)
 
@@ -124,6 +126,8 @@ class Run:
         """
         context = replace(context, nodes=futures.nodes())
         plan = run_passes(plan, context)
+        if consumer is None and not futures.shares_memory:
+            plan = join_in_driver(plan)
         return cls(plan, context, futures, watcher=watcher, consumer=consumer, sampler=sampler)
 
     def results(self) -> dict[Key, Local | Remote]:
@@ -238,13 +242,15 @@ class Run:
 
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
-        values = dict(bundle.literals)
         get = partial(fetch_values, self._futures, limit=self._config.stall_timeout)
-        for name, source in bundle.inputs.items():
-            values[name] = self._values.fetch(source, get)
+        read = {source: self._values.fetch(source, get) for source in bundle.sources}
+        values = bundle.literals | {name: read[key] for name, key in bundle.inputs.items()}
         ((_, node),) = bundle.nodes
         self._queue.unfinished -= 1
         try:
+            for value in read.values():
+                if isinstance(value, Failure):  # of a promise
+                    value.reraise()
             location = Local(node(values))
         except Exception as error:  # noqa: BLE001  the queue raises it, or a consumer takes it
             self._queue.fail(bundle.key, error)
@@ -353,14 +359,22 @@ class Run:
             self._accounting.add_assembled(receipt.assembled)
             location: Local | Remote = Local(receipt.value)
             if not receipt.small:
-                location = Remote(call.refs[bundle.key], receipt.nbytes, receipt.digest)
                 self.versions.record(receipt.digest)
+                location = self._placed(bundle.key, call.refs.pop(bundle.key), receipt)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], location)
             self._queue.fulfil(bundle.key, location)
         seconds = sum(receipt.seconds for receipt in results)
         self._accounting.add_work(seconds, sum(receipt.checkpoint_seconds for receipt in results))
         for event in call.finished(results, self._labels, self._config.small_result):
             events.emit(event)
+
+    def _placed(self, key: Key, ref: Ref, receipt: messages.JobReceipt) -> Local | Remote:
+        """Return where a value is; if it is for the driver, and there are many, move it there."""
+        many = self._values.nbytes + receipt.nbytes > self._budget // 4
+        if not many or key not in self._for_driver or self._values.has_readers(key, beside=1):
+            return Remote(ref, receipt.nbytes, receipt.digest)
+        (value,) = fetch_values(self._futures, [ref], self._config.stall_timeout)
+        return Local(owned(value, shared=False))
 
     def _abandon(self) -> None:
         """Cancel all tasks and drop all values."""

@@ -235,9 +235,9 @@ class HeldValues:
         """Count one more reader for each of ``keys``."""
         self._readers.update(keys)
 
-    def has_readers(self, key: Key) -> bool:
-        """Return whether a value has remaining readers."""
-        return self._readers[key] > 0
+    def has_readers(self, key: Key, beside: int = 0) -> bool:
+        """Return whether a value has remaining readers, ``beside`` some."""
+        return self._readers[key] > beside
 
     def drop_reader(self, key: Key) -> None:
         """Count one reader less: it will not read the value."""

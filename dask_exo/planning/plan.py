@@ -56,9 +56,14 @@ class Bundle:
         return set(self.inputs.values())
 
     @property
+    def functions(self) -> list[Any]:
+        """The function of each node; None for a node that calls none."""
+        return [getattr(node, "func", None) for _, node in self.nodes]
+
+    @property
     def getitem(self) -> bool:
         """True if it only picks an item out of a value."""
-        return [getattr(node, "func", None) for _, node in self.nodes] == [operator.getitem]
+        return self.functions == [operator.getitem]
 
     def copy(self) -> Bundle:
         """Return a bundle that `absorb` can change without changing this one."""
@@ -120,6 +125,12 @@ class Plan:
     results: dict[Key, Key]
     seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection
     fingerprints: Mapping[Key, str] = field(default_factory=dict)  # of results
+
+    @property
+    def for_driver(self) -> set[Key]:
+        """Keys of values that the driver reads: results, and inputs of bundles that run there."""
+        here = (bundle.sources for bundle in self.bundles if bundle.options.in_driver)
+        return set(self.results.values()).union(*here)
 
 
 def labels(bundles: Iterable[Bundle]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from itertools import chain
 
 from dask_exo.cluster.futures import Node
 from dask_exo.config import Config
+from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import DeviceError
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
@@ -172,3 +173,16 @@ PASSES: dict[str, Callable[[Plan, PassContext], Plan]] = {
     "fuse trees": _fuse_trees,
 }
 """All passes over a plan by name, in their order."""
+
+
+def join_in_driver(work: Plan) -> Plan:
+    """Let the driver concatenate frames that it returns: a task would store them once more."""
+    here, results = replace(NO_OPTIONS, in_driver=True), set(work.results.values())
+    joins = [concat_partitions]
+    bundles = [
+        replace(bundle, options=here)
+        if bundle.key in results and bundle.options == NO_OPTIONS and bundle.functions == joins
+        else bundle
+        for bundle in work.bundles
+    ]
+    return replace(work, bundles=bundles)

@@ -140,6 +140,32 @@ def test_many_small_rounds_hold_no_more_than_two_large_ones(algorithm) -> None:
     assert 1 < max(beside) <= 3  # merges of a node
 
 
+def test_results_leave_a_small_store_as_they_finish() -> None:
+    """The driver returns them in any case, so they need not be spilled until it does."""
+    futures = simulated(1, store=20_000)
+    parts = [dask.delayed(bytes)(1000 + i) for i in range(60)]
+    with dask.config.set({**ONE_TASK_PER_CALL, "exo.scheduler.small-result": 1}):
+        got = dask.compute(*parts, scheduler=Scheduler(futures))
+    assert [len(each) for each in got] == list(range(1000, 1060))
+    assert futures.totals.spilled == 0
+
+
+def test_a_frame_is_concatenated_by_the_driver() -> None:
+    """A task would store it once more, after all of its partitions have been spilled."""
+    futures = simulated(1, store=20_000, trace=True)
+    ddf = dd.from_map(lambda i: frame().assign(i=i), range(60), meta=frame().assign(i=0))
+    settings = {
+        **ONE_TASK_PER_CALL,
+        "exo.scheduler.small-result": 1,
+        "scheduler": Scheduler(futures),
+    }
+    with dask.config.set(settings):
+        got = ddf.compute()
+    assert got.i.tolist() == [i for i in range(60) for _ in range(600)]
+    assert len(futures.trace) == 60
+    assert futures.totals.spilled == 0
+
+
 def test_push_spills_no_more_than_what_it_merges() -> None:
     """In a store that a round fits into, map outputs never reach the disk."""
     futures = simulated(1, store=60_000)
