@@ -122,6 +122,11 @@ class Config:
         """True if recomputed values are compared with those computed before."""
         return self.nondeterminism != "ignore"
 
+    @property
+    def checks(self) -> bool:
+        """True if tasks refuse inputs that have changed since they were computed."""
+        return self.nondeterminism == "error"
+
     @classmethod
     def current(cls) -> Config:
         """Read and check ``exo.*`` of ``dask.config``.

@@ -308,7 +308,7 @@ def _run(
             run.versions.compare()  # they may have been lost and recomputed just now
         values = {}
         for key, loc in locations.items():
-            value = loc.value if isinstance(loc, Local) else checked(values_of[loc.ref], loc)
+            value = loc.value if isinstance(loc, Local) else checked(values_of[loc.ref], loc.digest)
             value = owned(value, shared=futures.shares_memory)
             if isinstance(value, Failure):  # a promise of a task that failed
                 value.reraise()

@@ -18,7 +18,7 @@ from dask_exo.cluster.futures import Futures, Ref
 from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.cluster.waiting import Watchdog, fetch_values
-from dask_exo.errors import Failure, OutOfMemoryError
+from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import (
     MemoryPressure,
@@ -157,8 +157,10 @@ class Run:
                 self._accounting.verify()
             self.versions.compare()
             return self._queue.finish()
-        except BaseException:
+        except BaseException as error:
             self._abandon()
+            if isinstance(error, IntegrityError):  # perhaps a task ran again
+                self.versions.compare()
             raise
         finally:
             self._pools.close()
@@ -276,7 +278,7 @@ class Run:
             chain.from_iterable(bundle.sources for bundle in bundles)
         )
         read = [self._values.stored_bytes(bundle.sources) for bundle in bundles]
-        jobs, args = build_jobs(bundles, self._values)
+        jobs, args = build_jobs(bundles, self._values, check=self._config.checks)
         code = messages.TaskCode(jobs, self._config.settings, self._config.compares)
         data = serialize_call(code, args, by_reference=self._futures.shares_memory)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)

@@ -31,9 +31,10 @@ from dask_exo.shuffle.spec import Tally
 
 
 class Argument(NamedTuple):
-    """Argument ``place`` of the call."""
+    """Argument ``place`` of the call, and the digest to check it by, if any."""
 
     place: int
+    digest: OutputDigest | None = None
 
 
 class GatheredBlocks(NamedTuple):

@@ -52,14 +52,14 @@ class Remote:
     digest: OutputDigest | None = None
 
 
-def checked(value: Any, location: Remote) -> Any:
-    """Return a value; raise `IntegrityError` if its task returned another one."""
-    output = location.digest
+def checked(value: Any, output: OutputDigest | None) -> Any:
+    """Return a value of the store; raise `IntegrityError` if its task returned another one."""
     if output is None or output.parts > 1 or output.digest in (None, digest(value)):
         return value
     raise IntegrityError(
-        f"a value of {output.name!r} has changed since it was computed, in memory or on the disk "
-        f"of spilled values: compute or persist it again, and look at that disk"
+        f"a value of {output.name!r} has changed since it was computed: in memory, on the disk of "
+        f"spilled values, or since its task ran again and is not deterministic. Compute or persist "
+        f"it again, and look at that disk"
     )
 
 
@@ -149,7 +149,7 @@ class Promise:
             return location.value
         assert self.futures is not None
         (value,) = fetch_values(self.futures, [location.ref], Config.current().stall_timeout)
-        return owned(checked(value, location), shared=self.futures.shares_memory)
+        return owned(checked(value, location.digest), shared=self.futures.shares_memory)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "exo-promise", self.token

@@ -279,7 +279,7 @@ class HeldValues:
         assert not isinstance(location, PendingOutput)
         if isinstance(location, Local):
             return location.value
-        return checked(get([location.ref])[0], location)
+        return checked(get([location.ref])[0], location.digest)
 
     def result(self, key: Key) -> Local | Remote:
         """Return a value for the caller of the computation."""

@@ -94,7 +94,9 @@ class StageMaps:
 
     def call(self, start: int, stop: int) -> tuple[Any, ...]:
         """Return the arguments of `run_map` for partitions ``start`` to ``stop``."""
-        jobs, refs = build_jobs(self._stage.parts[start:stop], self._values)
+        jobs, refs = build_jobs(
+            self._stage.parts[start:stop], self._values, check=self._config.checks
+        )
         map_code = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
         code = messages.TaskCode(jobs, self._config.settings, self._config.compares, map_code)
         return serialize_call(code, refs, by_reference=self._by_reference), *refs

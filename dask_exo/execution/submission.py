@@ -25,11 +25,12 @@ from dask_exo.planning.plan import Bundle
 
 
 def build_jobs(
-    bundles: Sequence[Bundle], values: HeldValues
+    bundles: Sequence[Bundle], values: HeldValues, *, check: bool
 ) -> tuple[list[messages.Job], list[Ref]]:
     """Return the jobs of some bundles, and the refs that they read, each once.
 
-    Bundles are in an order in which they can run: some may read outputs of others.
+    Bundles are in an order in which they can run: some may read outputs of others. With ``check``,
+    the call checks its arguments by their digests.
     """
     places: dict[Ref, int] = {}
     shared_refs: dict[int, tuple[Any, list[int]]] = {}
@@ -41,7 +42,7 @@ def build_jobs(
         if isinstance(location, Local):
             return messages.Value(location.value)
         if isinstance(location, Remote):
-            return messages.Argument(place(location.ref))
+            return messages.Argument(place(location.ref), location.digest if check else None)
         refs, column = location.column.refs, location.column
         if id(refs) not in shared_refs:  # reducers of one node share their refs
             shared_refs[id(refs)] = refs, [place(ref) for ref in refs]

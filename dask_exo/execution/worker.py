@@ -48,7 +48,7 @@ from dask_exo.execution.messages import (
     paused_gc,
     recorded_warnings,
 )
-from dask_exo.execution.persisted import substituting_values
+from dask_exo.execution.persisted import checked, substituting_values
 from dask_exo.partitions.digest import digest
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.planning.plan import label_of
@@ -336,7 +336,7 @@ def _inputs(
             arg = arguments.args[source.place]
             if isinstance(arg, Failure):  # of a task whose ref was known before it ran
                 arg.reraise()
-            values[name] = prepare(arg)
+            values[name] = prepare(checked(arg, source.digest))
         else:
             reach("reduce", name)
             packed, slot = arguments.blocks(source)

@@ -24,6 +24,7 @@ from dask_exo.errors import (
     ClusterError,
     ExoError,
     OutOfMemoryError,
+    SerializationError,
     SpillError,
     StoreFullError,
     ValueLostError,
@@ -88,12 +89,28 @@ def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
         raise WorkerLostError(what) from error
     except ray.exceptions.RayTaskError as error:
         raise _cause(error) from error
+    except ray.exceptions.RaySystemError as error:
+        raise _unreadable(error) from error
     except SystemError as error:  # a signal's handler has raised another one while Ray waited
         raise error.__cause__ or error from None
 
 
+def _unreadable(error: Any) -> Exception:
+    """Return an error that explains why Ray could not unpickle a value, if that is the reason."""
+    if "_deserialize_object" not in str(error):
+        return error
+    reason = type(error.client_exc).__name__
+    return SerializationError(
+        f"a value cannot be unpickled ({reason}: {first_line(error.client_exc)}): its class does "
+        f"not permit it, or the value has changed on the disk of spilled values. Compute or "
+        f"persist it again, and look at that disk"
+    )
+
+
 def _cause(error: Any) -> Exception:
     cause: Exception = error.cause if isinstance(error.cause, Exception) else error
+    if isinstance(cause, ray.exceptions.RaySystemError):
+        return _unreadable(cause)
     if isinstance(cause, ray.exceptions.TaskCancelledError):
         return CancelledError("a task whose result this one needs was cancelled")
     if isinstance(cause, (MemoryError, ExoError)) or not isinstance(cause, OSError):
