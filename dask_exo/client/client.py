@@ -25,7 +25,7 @@ from distributed.utils import thread_state
 from distributed.utils_comm import gather_from_workers, pack_data, retry_operation
 
 from dask_exo.client.cluster import PENDING, RayCluster
-from dask_exo.client.settings import check_settings, cluster_options
+from dask_exo.client.settings import cluster_options
 from dask_exo.client.stored import Stored, keys_of_stored, opened
 from dask_exo.cluster import on_ray
 from dask_exo.cluster.ownership import writable
@@ -129,7 +129,7 @@ class Client(distributed.Client):
         global _cluster, _started_ray  # noqa: PLW0603  one for the process
         workers, new = cluster_options(address, options)
         with _lock, dask.config.set(new):
-            check_settings(new)
+            on_ray.check_effect(Config.current())
             _started_ray = _started_ray or not on_ray.running()
             connect(Config.current())
             atexit.register(_close_all)  # before Ray ends, at what `connect` has registered

@@ -28,6 +28,7 @@ PENDING = "dask_exo-collection"
 """A resource that no worker has: a task that requires it waits for `ExoScheduler.fulfil`."""
 
 MOMENT = 0.01  # seconds between two looks at whether graphs have been received
+LAST_MESSAGE = 0.1  # seconds in which a worker receives that it is closed; it logs a failure
 
 NEEDING_WORKERS = frozenset(
     {"broadcast", "get_cluster_state", "has_what", "ncores", "ncores_running", "scatter"}
@@ -162,6 +163,7 @@ class WorkerActor(ProcessInterface):
     async def close(self) -> None:
         """Stop it."""
         if self._actor is not None and on_ray.running():
+            await asyncio.sleep(LAST_MESSAGE)
             self._actor.stop()
         await super().close()
 

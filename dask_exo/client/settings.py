@@ -9,7 +9,6 @@ from typing import Any
 from dask.system import CPU_COUNT
 
 from dask_exo.cluster import on_ray
-from dask_exo.config import Config
 from dask_exo.errors import ConfigError, UnsupportedError
 
 OURS = ("num_cpus", "num_gpus", "object_store_memory", "spill_directory")
@@ -104,21 +103,3 @@ def _ray_address(address: Any) -> str:
             f"Ray cluster ('host:6379')"
         )
     return address
-
-
-def check_settings(new: Mapping[str, Any]) -> None:
-    """Raise if settings contradict the cluster that this process is connected to."""
-    if not on_ray.running():
-        return
-    cluster, _ = on_ray.connect(Config.current())
-    actual = {
-        "exo.address": cluster.address,
-        "exo.num-cpus": sum(node.slots for node in on_ray.RayFutures().nodes()),
-    }
-    conflicts = sorted(name for name, value in new.items() if actual.get(name) != value)
-    if conflicts:
-        raise ConfigError(
-            f"this process is connected to the Ray cluster at {cluster.address} "
-            f"({actual['exo.num-cpus']} slots) already, so {conflicts} have no effect: close the "
-            f"client that started it, or call dask_exo.disable() or ray.shutdown() first"
-        )

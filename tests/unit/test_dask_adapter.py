@@ -50,6 +50,10 @@ def test_what_pairs_of_a_generator_need_of_ray_is_there() -> None:
         assert hasattr(ray.ObjectRefGenerator, "_consume_next_ref_n")
 
 
+def test_the_switch_of_rays_debugger_is_there() -> None:
+    assert hasattr(ray._private.worker, "_worker_logs_enabled")
+
+
 def test_what_tells_attempts_apart_is_there_in_ray() -> None:
     assert hasattr(ray._raylet.CoreWorker, "get_current_task_attempt_number")
     assert hasattr(ray.runtime_context.RuntimeContext, "get_session_name")
