@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from asv_bench.peers import data, tpch
+from asv_bench.peers import data, h2o, tpch
 from asv_bench.peers.jobs import MADE_UP
 from asv_bench.peers.memory import Watch
 from asv_bench.peers.systems import SYSTEMS, can
@@ -76,6 +76,9 @@ def compare(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     if options.tpch:
         jobs: dict[str, Any] = tpch.QUERY_JOBS
         full, warm = tpch.make(folder, options.tpch), tpch.make(folder, tpch.SMALL)
+    elif options.h2o:
+        jobs = h2o.QUESTIONS
+        full, warm = h2o.make(folder, options.h2o), h2o.make(folder, WARM)
     else:
         jobs = MADE_UP
         full, warm = data.make(folder, options.rows), data.make(folder, WARM)
@@ -140,6 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m asv_bench.peers", description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--tpch", type=float, metavar="SCALE", help="instead of made-up rows")
+    parser.add_argument("--h2o", type=int, metavar="ROWS", help="questions of the db-benchmark")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--memory", type=int, default=int(psutil.virtual_memory().total * 0.8))
@@ -154,7 +158,7 @@ def main() -> None:
         started = time.perf_counter()
         runs = compare(options, folder)
     about = {
-        **({"tpch": options.tpch} if options.tpch else {"rows": options.rows}),
+        **({"tpch": options.tpch} if options.tpch else {"rows": options.h2o or options.rows}),
         "cores": options.cores,
         "memory": options.memory,
         "python": platform.python_version(),

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+from asv_bench.peers.h2o import QUESTIONS
 from asv_bench.peers.jobs import MADE_UP
 from asv_bench.peers.systems import SYSTEMS
 from asv_bench.peers.tpch import QUERY_JOBS
@@ -33,7 +34,7 @@ def main() -> None:
             shutil.rmtree(out, ignore_errors=True)
             started = time.perf_counter()
             try:
-                run({**MADE_UP, **QUERY_JOBS}[asked["job"]], Path(asked["data"]), out)
+                run({**MADE_UP, **QUERY_JOBS, **QUESTIONS}[asked["job"]], Path(asked["data"]), out)
                 answer = {"seconds": time.perf_counter() - started}
             except BaseException as error:  # noqa: BLE001  that a peer fails is a result
                 traceback.print_exc()
