@@ -183,11 +183,22 @@ class CallArguments:
 
     def __init__(self, jobs: Sequence[Job], args: Sequence[Any]) -> None:
         self.args = args
+        self._checked: set[int] = set()
         self._slots: dict[Any, set[int]] = defaultdict(set)
         self._cache: dict[Any, tuple[Any, dict[int, int]]] = {}
         for source in chain.from_iterable(job.inputs.values() for job in jobs):
             if isinstance(source, GatheredBlocks):
                 self._slots[source.stage, tuple(source.indices)].add(source.slot)
+
+    def value(self, source: Argument) -> Any:
+        """Return an argument, which is checked when it is first read."""
+        value = self.args[source.place]
+        if isinstance(value, Failure):  # of a task whose ref was known before it ran
+            value.reraise()
+        if source.place not in self._checked:
+            checked(value, source.digest)
+            self._checked.add(source.place)
+        return value
 
     def blocks(self, source: GatheredBlocks) -> tuple[Sequence[Any], int]:
         """Return the objects that hold the blocks of an output, and its position in each."""
@@ -333,10 +344,7 @@ def _inputs(
         elif isinstance(source, JobOutput):
             values[name] = prepare(outputs[source.place])
         elif isinstance(source, Argument):
-            arg = arguments.args[source.place]
-            if isinstance(arg, Failure):  # of a task whose ref was known before it ran
-                arg.reraise()
-            values[name] = prepare(checked(arg, source.digest))
+            values[name] = prepare(arguments.value(source))
         else:
             reach("reduce", name)
             packed, slot = arguments.blocks(source)
