@@ -275,12 +275,13 @@ def _settings() -> dict[str, Any]:
 def _canonical(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Replace underscores by hyphens, as in ``exo.yaml``; Dask treats both alike."""
     return {
-        k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v for k, v in keys.items()
+        k.replace("_", "-"): _canonical(v) if isinstance(v, Mapping) else v
+        for k, v in dict(keys).items()  # other threads set keys meanwhile
     }
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
+    for key, value in dict(tree).items():  # as in _canonical
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
         else:

@@ -87,3 +87,19 @@ def test_the_environment_sets_keys_that_have_defaults(monkeypatch) -> None:
     monkeypatch.setenv("DASK_EXO__NUM_CPUS", "3")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "3"
+
+
+def test_a_key_that_another_thread_sets_meanwhile_does_no_harm() -> None:
+    class Slow(str):
+        __hash__ = str.__hash__
+
+        def __ne__(self, other: object) -> bool:
+            dask.config.set({"set-meanwhile": 1})
+            return True
+
+    with dask.config.set({"array.chunk-size": Slow("1MiB")}):
+        try:
+            assert Config.current().settings["array.chunk-size"] == "1MiB"
+            assert "set-meanwhile" in dask.config.config
+        finally:
+            dask.config.config.pop("set-meanwhile", None)
