@@ -128,21 +128,50 @@ def rewrite(expr: CoreExpr) -> CoreExpr:
 
     The new expression has one key for each key of ``expr``, in the same order.
     """
-    return optimize_blockwise_fusion(_drop_numbers(_replace(expr, {})))
+    return optimize_blockwise_fusion(_drop_labels(_drop_numbers(_replace(expr, {}))))
+
+
+def _readers(expr: CoreExpr) -> list[tuple[ExoShuffle, list[CoreExpr]]]:
+    """Return each shuffle below an expression, and those that read it."""
+    shuffles: dict[str, ExoShuffle] = {}
+    readers: dict[str, dict[str, CoreExpr]] = defaultdict(dict)
+    for node in expr.walk():
+        for dependency in node.dependencies():
+            if isinstance(dependency, ExoShuffle):
+                shuffles[dependency._name] = dependency
+                readers[dependency._name][node._name] = node
+    return [(shuffle, list(readers[name].values())) for name, shuffle in shuffles.items()]
+
+
+def _drop_labels(expr: CoreExpr) -> CoreExpr:
+    """Drop the labels of rows in shuffles whose readers all join by columns."""
+    replacements: dict[str, CoreExpr] = {
+        shuffle._name: shuffle.substitute_parameters({"ignore_index": True})
+        for shuffle, readers in _readers(expr)
+        if not shuffle.ignore_index and all(map(_joins_columns, readers))
+    }
+    return _replace(expr, replacements) if replacements else expr
+
+
+def _joins_columns(expr: CoreExpr) -> bool:
+    if type(expr) is not MergePartitions or expr.how not in ("inner", "left", "right", "outer"):
+        return False
+    sides = (
+        (expr.left, expr.left_on, expr.left_index),
+        (expr.right, expr.right_on, expr.right_index),
+    )
+    return all(
+        not by_index and set(on if isinstance(on, list) else [on]) <= set(side.columns)
+        for side, on, by_index in sides
+    )
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:
     """Drop the partition numbers in shuffles whose readers all drop them."""
-    shuffles: dict[str, ExoShuffle] = {}
-    readers: dict[str, list[CoreExpr]] = defaultdict(list)
-    for node in expr.walk():
-        for dependency in node.dependencies():
-            if isinstance(dependency, ExoShuffle) and not dependency.drop_column:
-                shuffles[dependency._name] = dependency
-                readers[dependency._name].append(node)
     replacements: dict[str, CoreExpr] = {}
-    for name, shuffle in shuffles.items():
-        parents = readers[name]
+    for shuffle, parents in _readers(expr):
+        if shuffle.drop_column:
+            continue
         numbered = shuffle.partitioning_index in (PARTITION_COLUMN, [PARTITION_COLUMN])
         narrow = all(isinstance(parent, Projection) for parent in parents)
         if not numbered or not narrow or any(PARTITION_COLUMN in p.columns for p in parents):

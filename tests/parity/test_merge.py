@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo.errors import ColumnError, MergeArgumentError
+from dask_exo.planning.rewrite import ExoShuffle, rewrite
 from dask_exo.report import recording
 from tests._data import compute
 
@@ -182,3 +183,24 @@ def test_small_sides_categories_suffixes_and_several_keys():
 def test_what_cannot_be_asked(arguments, error, message):
     with pytest.raises(error, match=message):
         OURS.rename_axis(index="i").exo.merge(THEIRS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "dropped"),
+    [
+        ({"on": "k"}, [True, True]),
+        ({"on": "k", "how": "outer"}, [True, True]),
+        ({"left_on": "k", "right_index": True}, [False, False]),
+    ],
+    ids=str,
+)
+def test_labels_of_rows_that_a_join_ignores_do_not_travel(options, dropped) -> None:
+    labels = pd.Index(range(100, 160), name="i")
+    left = pd.DataFrame({"k": np.arange(60) % 7, "a": range(60)}, labels)
+    right = pd.DataFrame({"k": np.arange(60) % 9, "b": range(60)}, labels)
+    parts = [dd.from_pandas(side, npartitions=4, sort=False) for side in (left, right)]
+    program = parts[0].merge(parts[1], **options, shuffle_method="tasks", broadcast=False)
+    nodes = rewrite(program.expr.optimize(fuse=False)).walk()
+    found = {node._name: node.ignore_index for node in nodes if isinstance(node, ExoShuffle)}
+    assert list(found.values()) == dropped
+    same(compute(program), left.merge(right, **options), index="right_index" in options)
