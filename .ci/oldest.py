@@ -29,7 +29,10 @@ for engine in "local", "ray":
         assert (ddf.groupby("k").v.sum().compute() == 100).all()
         assert len(ddf.merge(ddf[["k"]].drop_duplicates(), on="k").compute()) == n
         ddf.set_index("s").to_parquet(folder)
-        assert dd.read_parquet(folder).v.sum().compute() == n
+        read = dd.read_parquet(folder)
+        assert read.v.sum().compute() == n
+        with dask.config.set({"exo.compile": "verify"}):
+            assert (read[read.k < 50].v * 2).sum().compute() == n
         assert ddf.persist().v.sum().compute() == n
     print(engine, "ok", flush=True)
 with dask_exo.Client() as client:

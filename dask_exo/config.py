@@ -88,6 +88,7 @@ class Config:
     spill_directory: str | None = _key("spill-directory")
     progress: str = _key("progress", _mode)
     engine: str = _key("engine")
+    compile: str = _key("compile")
     local_memory: int | None = _key("local.memory", _bytes)
     bundle_target: float = _key("scheduler.bundle-target", _seconds)
     tasks_per_slot: int = _key("scheduler.tasks-per-slot")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import dask
 import dask._expr
 import dask.base
+import dask.dataframe.dask_expr._expr
 from dask._collections import new_collection
 from dask._dispatch import get_collection_type
 from dask._expr import Expr as CoreExpr
@@ -33,6 +34,7 @@ from dask.array.utils import compute_meta
 from dask.base import collections_to_expr, get_annotations, named_schedulers
 from dask.bytes.core import read_block_from_file
 from dask.dataframe.core import _concat as concat_partitions
+from dask.dataframe.dask_expr._accessor import FunctionMap, PropertyMap
 from dask.dataframe.dask_expr._backends import dataframe_creation_dispatch as creation
 from dask.dataframe.dask_expr._expr import (
     Blockwise,
@@ -83,6 +85,15 @@ from dask.dataframe.shuffle import set_partitions_pre
 from dask.local import nested_get
 from dask.order import order
 from dask.utils import get_default_shuffle_method
+
+_ELEMENTWISE = """
+Abs Add And AsType Assign Between ColumnsSetter Div DropnaFrame DropnaSeries EQ Fillna Filter GE GT
+Invert IsNa Isin LE LT Mask Mul NE Neg NotNull Or Projection RenameFrame Sub ToFrame Where
+"""
+elementwise = SimpleNamespace(
+    **{name: getattr(dask.dataframe.dask_expr._expr, name) for name in _ELEMENTWISE.split()}
+)
+"""Expressions each of whose rows depends on one row of their inputs only."""
 
 ROLES = {
     "shuffle_transfer": ("distributed.shuffle._shuffle", "transfer"),

@@ -239,7 +239,7 @@ def _prepare(
 ) -> _Prepared:
     """Plan the arguments of a scheduler, with garbage collection paused."""
     with paused_gc():
-        graph, names, gpus = normalize(dsk, keys)
+        graph, names, gpus = normalize(dsk, keys, config.compile)
         graph, checkpoints = _resume(graph, set(names.values()), config)
         if callbacks:
             callbacks.begin(graph)

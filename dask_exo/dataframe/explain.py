@@ -12,6 +12,7 @@ from dask.base import get_scheduler, is_dask_collection
 from dask.utils import format_bytes, key_split, parse_bytes
 
 from dask_exo.cluster.futures import Futures
+from dask_exo.compile.compiled import Compilation, compiled
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
@@ -67,6 +68,8 @@ class Explanation:
         Machines of the cluster, concurrent tasks, and bytes of object store.
     engine : str
         Whether it runs on threads or on Ray, and why; empty if ``futures`` were given.
+    compiled : str
+        How many parts run as queries of Polars, and what keeps others from it; empty if none could.
     """
 
     tasks: dict[str, int]
@@ -79,6 +82,7 @@ class Explanation:
     slots: int
     store: int
     engine: str = ""
+    compiled: str = ""
 
     def __str__(self) -> str:
         """Return the totals, the groups of tasks, and the estimates of each shuffle, as text."""
@@ -87,7 +91,7 @@ class Explanation:
         memory = f"{format_bytes(self.store)} of object store"
         totals = f"{count:,} tasks, shuffles: {len(self.shuffles)}"
         lines = [f"{totals}, on {cluster} and {memory}"]
-        lines += [f"  {self.engine}"] if self.engine else []
+        lines += [f"  {line}" for line in (self.engine, self.compiled) if line]
         lines += [f"  {number:>7,}  {name}" for name, number in self.tasks.items()]
         with_requests = [group for group in self.groups if group.needs]
         lines += [f"  each task of {group.name} needs {group.needs}" for group in with_requests]
@@ -210,9 +214,12 @@ def explain(
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewResistant)]
     hitters = list(dict.fromkeys(plans))
     groups, edges = summarize(plan)
+    compilation = Compilation({}, {}) if config.compile == "off" else compiled(expr)
     checkpoints = list(plan.seen)
     return Explanation(
-        tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store, str(engine)
+        *(tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store),
+        engine=str(engine),
+        compiled=str(compilation) if any(compilation) else "",
     )
 
 

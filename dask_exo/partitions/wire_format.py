@@ -51,7 +51,7 @@ class WireSchema(NamedTuple):
                 index = pd.Index(values, dtype=dtype, name=self.name, copy=False)
             else:
                 blocks.append((values, np.array(places)))
-        return _frame_of_blocks(blocks, index, self.labels.view())  # users may rename the view
+        return frame_of_blocks(blocks, index, self.labels.view())  # users may rename the view
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def _load_columns(length: int, arrays: list[Any], schema: bytes) -> WireColumns:
     return WireColumns(length, arrays, schema)
 
 
-def _frame_of_blocks(
+def frame_of_blocks(
     blocks: Sequence[tuple[Any, np.ndarray]], index: Any, labels: Any
 ) -> pd.DataFrame:
     """Make a frame of (k, n) blocks, each for the k columns at some positions."""

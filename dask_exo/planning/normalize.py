@@ -27,7 +27,9 @@ def group_of(key: Key) -> str:
     return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
-def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
+def normalize(
+    dsk: Any, keys: Any, compile_mode: str = "off"
+) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     """Materialize an expression or graph, convert and cull it, and run the passes over it.
 
     Return the nodes that ``keys`` depend on; the key under which each of ``keys`` is in that graph,
@@ -39,7 +41,7 @@ def normalize(dsk: Any, keys: Any) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     places: placement.Places = {}
     if isinstance(dsk, CoreExpr):
         with _graph_lock:
-            new = rewrite(dsk)
+            new = rewrite(dsk, compile_mode)
             layers, places = new.__dask_graph__(), placement.gpu_placement(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}

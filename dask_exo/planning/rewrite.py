@@ -13,6 +13,7 @@ import functools
 from collections import defaultdict
 from typing import Any
 
+from dask_exo.compile.compiled import compiled
 from dask_exo.dask_adapter import (
     Alias,
     ArrowDatasetEngine,
@@ -123,12 +124,16 @@ class Once(Expr):
         return {(self._name, 0): Alias((self._name, 0), (self.frame._name, 0))}
 
 
-def rewrite(expr: CoreExpr) -> CoreExpr:
+def rewrite(expr: CoreExpr, compile_mode: str = "off") -> CoreExpr:
     """Replace all shuffles in a lowered expression, then fuse its blockwise chains.
 
-    The new expression has one key for each key of ``expr``, in the same order.
+    The new expression has one key for each key of ``expr``, in the same order. ``compile_mode`` is
+    the value of ``exo.compile``.
     """
-    return optimize_blockwise_fusion(_drop_labels(_drop_numbers(_replace(expr, {}))))
+    found: dict[str, CoreExpr] = {}
+    if compile_mode != "off":
+        found.update(compiled(expr, verify=compile_mode == "verify").replacements)
+    return optimize_blockwise_fusion(_drop_labels(_drop_numbers(_replace(expr, found))))
 
 
 def _readers(expr: CoreExpr) -> list[tuple[ExoShuffle, list[CoreExpr]]]:
