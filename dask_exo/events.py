@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -215,6 +215,20 @@ class ShuffleFinished(Event):
     rows: int
     nbytes: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class QueriesCompiled(Event):
+    """Parts of an expression that run as queries of Polars.
+
+    They have ``operations`` of the ``blockwise`` ones of the expression. ``reasons`` says why
+    operations above them are not compiled: reason → how many.
+    """
+
+    queries: int
+    operations: int
+    blockwise: int
+    reasons: Mapping[str, int]
 
 
 @dataclass(frozen=True)

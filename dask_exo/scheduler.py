@@ -42,7 +42,7 @@ from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, checked, fetch
 from dask_exo.planning.annotations import options_of
-from dask_exo.planning.normalize import Graph, Key, cull, normalize
+from dask_exo.planning.normalize import Graph, Key, compilation, cull, normalize
 from dask_exo.planning.placement import ANY_ENGINE, EngineChoice, choose_engine
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
@@ -239,7 +239,8 @@ def _prepare(
 ) -> _Prepared:
     """Plan the arguments of a scheduler, with garbage collection paused."""
     with paused_gc():
-        graph, names, gpus = normalize(dsk, keys, config.compile)
+        replacements, queries = compilation(dsk, config.compile)
+        graph, names, gpus = normalize(dsk, keys, replacements)
         graph, checkpoints = _resume(graph, set(names.values()), config)
         if callbacks:
             callbacks.begin(graph)
@@ -255,7 +256,7 @@ def _prepare(
             options=options_of(dsk, graph, common, gpus, config.gpu_per_task),
             fuse=fuse,
         )
-        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse), names)
+        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse, queries=queries), names)
 
 
 def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:

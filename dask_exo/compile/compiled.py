@@ -25,6 +25,7 @@ from dask_exo.dask_adapter import (
     Task,
     is_valid_blockwise_op,
 )
+from dask_exo.events import QueriesCompiled
 
 
 class Plain:
@@ -79,19 +80,13 @@ class Compiled(Blockwise):
 
 
 class Compilation(NamedTuple):
-    """Replacements of expressions by name, and why blockwise ones above them are not compiled.
+    """Replacements of expressions by name, and what is said about them."""
 
-    ``reasons`` has the number of expressions for each reason.
-    """
+    replacements: Mapping[str, CoreExpr]
+    seen: QueriesCompiled | None
 
-    replacements: dict[str, CoreExpr]
-    reasons: dict[str, int]
 
-    def __str__(self) -> str:
-        """Return a line for `dask_exo.dataframe.explain`."""
-        left = ", ".join(f"{reason} ({count})" for reason, count in self.reasons.items())
-        count = len(self.replacements)
-        return f"Polars queries: {count}" + (f"; pandas does: {left}" if left else "")
+NOTHING = Compilation({}, None)
 
 
 def compiled(expr: CoreExpr, *, verify: bool = False) -> Compilation:
@@ -102,6 +97,7 @@ def compiled(expr: CoreExpr, *, verify: bool = False) -> Compilation:
     """
     parts, reasons = _maximal_parts(expr)
     replacements: dict[str, CoreExpr] = {}
+    operations: set[str] = set()
     for found in parts.values():
         trees = [{each._name for each in node.walk()} for node, _ in found]
         first = [part for part in found if all(part[0]._name in tree for tree in trees)]
@@ -110,9 +106,16 @@ def compiled(expr: CoreExpr, *, verify: bool = False) -> Compilation:
             (source,) = (each for each in _distinct(node) if each._name == table.source)
             query = Query.of(table, node._meta, source._meta, verify=verify)
             replacements[node._name] = Compiled(node, query)  # type: ignore[no-untyped-call]
+            operations |= {each._name for each in _distinct(node)} - {source._name}
         elif len(found) > 1:
             reasons["a file that several parts of the computation read"] += 1
-    return Compilation(replacements, dict(reasons))
+    if not (replacements or reasons):
+        return NOTHING
+    all_of_them = sum(
+        is_valid_blockwise_op(node) and not is_source(node) for node in _distinct(expr)
+    )
+    seen = QueriesCompiled(len(replacements), len(operations), all_of_them, dict(reasons))
+    return Compilation(replacements, seen)
 
 
 def _maximal_parts(

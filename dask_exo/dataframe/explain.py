@@ -12,11 +12,10 @@ from dask.base import get_scheduler, is_dask_collection
 from dask.utils import format_bytes, key_split, parse_bytes
 
 from dask_exo.cluster.futures import Futures
-from dask_exo.compile.compiled import Compilation, compiled
 from dask_exo.config import Config
 from dask_exo.dask_adapter import collections_to_expr
 from dask_exo.errors import InputError
-from dask_exo.events import CheckpointSeen
+from dask_exo.events import CheckpointSeen, QueriesCompiled
 from dask_exo.planning.plan import GroupSummary, summarize
 from dask_exo.planning.skew_resistant import SkewResistant
 from dask_exo.report.render import Box, svg
@@ -214,12 +213,13 @@ def explain(
     plans = [node.plan for node in expr.walk() if isinstance(node, SkewResistant)]
     hitters = list(dict.fromkeys(plans))
     groups, edges = summarize(plan)
-    compilation = Compilation({}, {}) if config.compile == "off" else compiled(expr)
-    checkpoints = list(plan.seen)
+    checkpoints = [each for each in plan.seen if isinstance(each, CheckpointSeen)]
     return Explanation(
         *(tasks, shuffles, hitters, groups, edges, checkpoints, len(nodes), slots, store),
         engine=str(engine),
-        compiled=str(compilation) if any(compilation) else "",
+        compiled="; ".join(
+            _queries_line(each) for each in plan.seen if type(each) is QueriesCompiled
+        ),
     )
 
 
@@ -241,6 +241,12 @@ def _size(nbytes: int | str) -> int:
         raise InputError(
             f"nbytes={nbytes!r} is not a size: write a number of bytes, or for example '3TB'"
         ) from error
+
+
+def _queries_line(seen: QueriesCompiled) -> str:
+    left = ", ".join(f"{reason} ({count})" for reason, count in seen.reasons.items())
+    share = f"Polars does {seen.operations} of {seen.blockwise} blockwise operations"
+    return f"{share}, in queries: {seen.queries}" + (f"; pandas: {left}" if left else "")
 
 
 def _checkpoint_line(seen: CheckpointSeen) -> str:

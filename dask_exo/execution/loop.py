@@ -84,7 +84,8 @@ class Run:
         self._labels = labels(plan.bundles)
         started = events.RunStarted(tasks_per_group(plan, self._labels))
         chosen = events.EngineChosen(context.engine.engine, context.engine.reason)
-        self._first_events = (started, chosen, *plan.seen, resources)
+        seen = [replace(event, run=started.run, time=started.time) for event in plan.seen]
+        self._first_events = (started, chosen, *seen, resources)
         self._pools = ActorPools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * store)
         self._values = HeldValues(plan.literals, futures.put)

@@ -9,6 +9,7 @@ from typing import Any
 from dask.core import flatten
 from dask.utils import key_split
 
+from dask_exo.compile.compiled import NOTHING, Compilation, compiled
 from dask_exo.dask_adapter import CoreExpr, GraphNode, Task, convert_legacy_graph
 from dask_exo.execution.persisted import fetch, promise_of
 from dask_exo.planning import graph_passes, placement
@@ -27,21 +28,29 @@ def group_of(key: Key) -> str:
     return str(key[0]) if isinstance(key, tuple) else str(key_split(key))
 
 
+def compilation(dsk: Any, mode: str) -> Compilation:
+    """Find what of an expression Polars can do; ``mode`` is the value of ``exo.compile``."""
+    if mode == "off" or not isinstance(dsk, CoreExpr):
+        return NOTHING
+    with _graph_lock:
+        return compiled(dsk, verify=mode == "verify")
+
+
 def normalize(
-    dsk: Any, keys: Any, compile_mode: str = "off"
+    dsk: Any, keys: Any, replacements: Mapping[str, CoreExpr] | None = None
 ) -> tuple[Graph, dict[Key, Key], Set[Key]]:
     """Materialize an expression or graph, convert and cull it, and run the passes over it.
 
     Return the nodes that ``keys`` depend on; the key under which each of ``keys`` is in that graph,
     since rewriting renames; and the tasks that need a GPU, because they read or return partitions
-    on one.
+    on one. ``replacements`` are those of a `compilation`.
     """
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]
     names = {key: key for key in wanted}
     places: placement.Places = {}
     if isinstance(dsk, CoreExpr):
         with _graph_lock:
-            new = rewrite(dsk, compile_mode)
+            new = rewrite(dsk, replacements)
             layers, places = new.__dask_graph__(), placement.gpu_placement(new)
         renamed = dict(zip(flatten(dsk.__dask_keys__()), flatten(new.__dask_keys__()), strict=True))
         names = {key: renamed.get(key, key) for key in wanted}

@@ -12,7 +12,7 @@ from dask.utils import key_split
 from tlz import groupby
 
 from dask_exo.dask_adapter import Alias, GraphNode, Task
-from dask_exo.events import CheckpointSeen
+from dask_exo.events import Event
 from dask_exo.execution.checkpoints import PartCheckpoint, ShuffleCheckpoint
 from dask_exo.execution.persisted import Promise
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
@@ -123,7 +123,7 @@ class Plan:
     literals: dict[Key, Any]  # values that are in the graph itself
     promises: dict[Key, Promise]  # values of other computations, finished or running
     results: dict[Key, Key]
-    seen: tuple[CheckpointSeen, ...] = ()  # checkpoints found of each collection
+    seen: tuple[Event, ...] = ()  # by passes, for reports
     fingerprints: Mapping[Key, str] = field(default_factory=dict)  # of results
 
     @property

@@ -15,6 +15,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.config import Config
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.errors import DeviceError
+from dask_exo.events import QueriesCompiled
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.normalize import Key
@@ -31,6 +32,7 @@ class PassContext:
     checkpoints: Checkpoints
     nodes: Sequence[Node] = ()  # of the cluster; empty if there is none yet
     engine: EngineChoice = ANY_ENGINE
+    queries: QueriesCompiled | None = None  # what Polars does
     fuse: bool = True  # the driver need not see the values of tasks that run inside others
 
 
@@ -51,7 +53,8 @@ def _attach_checkpoints(plan: Plan, context: PassContext) -> Plan:
             return bundle
         return replace(bundle, checkpoint=PartCheckpoint(key, overhead))
 
-    plan = replace(plan, seen=checkpoints.seen, fingerprints=checkpoints.fingerprints)
+    seen = (*checkpoints.seen, *([context.queries] if context.queries else []))
+    plan = replace(plan, seen=seen, fingerprints=checkpoints.fingerprints)
     if not checkpoints.parts and not checkpoints.shuffles:
         return plan
     stages = []

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from dask_exo.compile.compiled import compiled
 from dask_exo.dask_adapter import (
     Alias,
     ArrowDatasetEngine,
@@ -124,16 +124,15 @@ class Once(Expr):
         return {(self._name, 0): Alias((self._name, 0), (self.frame._name, 0))}
 
 
-def rewrite(expr: CoreExpr, compile_mode: str = "off") -> CoreExpr:
+def rewrite(expr: CoreExpr, compiled: Mapping[str, CoreExpr] | None = None) -> CoreExpr:
     """Replace all shuffles in a lowered expression, then fuse its blockwise chains.
 
-    The new expression has one key for each key of ``expr``, in the same order. ``compile_mode`` is
-    the value of ``exo.compile``.
+    The new expression has one key for each key of ``expr``, in the same order. Expressions whose
+    names are in ``compiled`` are replaced too.
     """
-    found: dict[str, CoreExpr] = {}
-    if compile_mode != "off":
-        found.update(compiled(expr, verify=compile_mode == "verify").replacements)
-    return optimize_blockwise_fusion(_drop_labels(_drop_numbers(_replace(expr, found))))
+    return optimize_blockwise_fusion(
+        _drop_labels(_drop_numbers(_replace(expr, {**(compiled or {})})))
+    )
 
 
 def _readers(expr: CoreExpr) -> list[tuple[ExoShuffle, list[CoreExpr]]]:

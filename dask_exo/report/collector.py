@@ -150,7 +150,7 @@ class Collector:
         self._shares: dict[str, GpuShare] = {}
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slowest, self._largest = _TopTasks(), _TopTasks()
-        self._recovered = Counter[str]()
+        self._recovered, self._operations = Counter[str](), Counter[str]()
         self._refused: dict[str, str] = {}
 
     def __call__(self, event: events.Event) -> None:
@@ -319,6 +319,10 @@ class Collector:
         self.checkpoint_decisions.append(event)
 
     @_note.register
+    def _(self, event: events.QueriesCompiled) -> None:
+        self._operations += Counter(compiled=event.operations, blockwise=event.blockwise)
+
+    @_note.register
     def _(self, event: events.CheckpointSeen) -> None:
         self.checkpoints.append(event)
         if event.refused:
@@ -359,6 +363,8 @@ class Collector:
                 work=sum(item.seconds for item in groups) + sum(item.seconds for item in stages),
                 gpu_work=self._gpu_work + sum(item.seconds * item.gpus for item in stages),
                 price=price,
+                compiled=self._operations["compiled"],
+                blockwise=self._operations["blockwise"],
                 groups=tuple(groups),
                 shuffles=tuple(map(self._shuffle, shuffles.values())),
                 stages=tuple(stages),

@@ -47,6 +47,8 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "busy", f"{100 * figures.busy:.0f} % of the slots' time in tasks"
     if figures.gpu_busy is not None:
         yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}"
+    if figures.compiled:
+        yield "Polars", f"{figures.compiled} of {figures.blockwise} blockwise operations"
     if figures.shuffled:
         yield "shuffled", format_bytes(figures.shuffled)
     yield "spilled", f"{format_bytes(figures.spilled)}, {format_bytes(figures.restored)} restored"

@@ -114,6 +114,8 @@ class Figures:
     work: float = 0.0  #: seconds of tasks
     gpu_work: float = 0.0  #: seconds of tasks times the GPUs that they requested
     price: float | None = None  #: of a node for an hour; None if unknown
+    compiled: int = 0  #: blockwise operations that ran as queries of Polars
+    blockwise: int = 0  #: all of those in expressions over Parquet files
     groups: tuple[TaskGroup, ...] = ()
     shuffles: tuple[ShuffleSummary, ...] = ()
     stages: tuple[StageSummary, ...] = ()

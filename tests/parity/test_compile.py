@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from dask_exo import Scheduler
+from dask_exo import Scheduler, last_report
 from dask_exo.compile.compiled import Compiled, compiled
 from dask_exo.compile.rules import RULES
 from dask_exo.dataframe.explain import explain
@@ -271,6 +271,9 @@ def test_explain_says_what_is_compiled_and_what_is_not(tmp_path: Path) -> None:
     ddf = _written(table(100, 0), tmp_path)
     program = (ddf.g * 2).map_partitions(abs)
     plan = str(explain(program, futures=InlineFutures()))
-    assert "Polars queries: 1; pandas does: MapPartitions (1)" in plan
+    said = "Polars does 2 of 3 blockwise operations, in queries: 1; pandas: MapPartitions (1)"
+    assert said in plan
+    _polars(program)
+    assert "2 of 3 blockwise operations" in str(last_report())
     with dask.config.set({"exo.compile": "off"}):
         assert "Polars" not in str(explain(program, futures=InlineFutures()))
