@@ -21,22 +21,10 @@ from dask_exo.dask_adapter import (
     CoreExpr,
     DelayedExpr,
     FusedIO,
-    GraphNode,
     Task,
     is_valid_blockwise_op,
 )
 from dask_exo.events import QueriesCompiled
-
-
-class Plain:
-    """One partition of an expression, as pandas computes it."""
-
-    def __init__(self, task: GraphNode, constants: Mapping[Any, Any]) -> None:
-        self._task, self._constants = task, constants
-
-    def __call__(self) -> Any:
-        """Compute it."""
-        return self._task(self._constants)
 
 
 class Compiled(Blockwise):
@@ -59,22 +47,19 @@ class Compiled(Blockwise):
         """Return nothing: it reads its source itself."""
         return []
 
-    @functools.cached_property
-    def _nodes(self) -> list[Any]:
-        return _distinct(self.original)
-
     def _task(self, name: Any, index: int) -> Task:
-        (source,) = (node for node in self._nodes if is_source(node))
+        nodes = _distinct(self.original)
+        (source,) = filter(is_source, nodes)
         reader = reader_of(source)
         is_fused = isinstance(source, FusedIO)
         numbers = source._fusion_buckets[index] if is_fused else [reader._partitions[index]]
         constants, tasks = {}, []
-        for node in self._nodes:
+        for node in nodes:
             if isinstance(node, DelayedExpr):
                 constants[node._name, 0] = constant_of(node)
             else:
                 tasks.append(node._task((node._name, index), index))
-        plain = Plain(Task.fuse(*tasks, key=(self.original._name, index)), constants)
+        plain = functools.partial(Task.fuse(*tasks, key=(self.original._name, index)), constants)
         parts = [reader._plan["parts"][number] for number in numbers]
         return Task(name, Query.run, self.query, reader._io_func, parts, plain, _data_producer=True)
 
@@ -151,5 +136,4 @@ def _distinct(expr: CoreExpr) -> list[Any]:
 
 
 def _does_more_than_read(table: Table) -> bool:
-    columns = table.columns.values()
-    return bool(table.conditions) or any(each.term.operation != "column" for each in columns)
+    return bool(table.conditions) or any(each.operation != "column" for each in table.terms())

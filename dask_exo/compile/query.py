@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_exo.compile.rules import RULES, kind, unit_of
+from dask_exo.compile.rules import RULES, unit_of
 from dask_exo.compile.terms import ComputedColumn, Table, Term, sources
-from dask_exo.compile.terms import column as column_term
 from dask_exo.errors import ValidationError
 from dask_exo.partitions.wire_format import frame_of_blocks
 
@@ -49,14 +48,6 @@ class Query:
         dtypes = {name: dtype for name, dtype in source.dtypes.items() if name in names}
         return cls(table, result.name if table.series else result.columns, dtypes, verify)
 
-    def of_kind(self, *kinds: str) -> list[str]:
-        """Return the columns of the source that have one of some kinds."""
-        return [
-            n
-            for n, dtype in self.dtypes.items()
-            if kind(ComputedColumn(column_term(n), dtype)) in kinds
-        ]
-
     def run(self, read: Any, parts: Sequence[Any], plain: Callable[[], Any]) -> Any:
         """Return the result for one partition.
 
@@ -65,11 +56,12 @@ class Query:
         read, parts
             Dask's reader, and the parts of the dataset that it would read.
         plain : callable
-            Returns the result by pandas.
+            Returns the result by pandas. It is called where the data are of other types, and where
+            Polars cannot read a file: then it raises what pandas and pyarrow raise.
         """
         try:
             result = self._frame([self._rows(each) for each in self._scanned(read, parts)])
-        except DifferentDataError:
+        except (DifferentDataError, _polars().exceptions.PolarsError):
             return plain()
         if self.verify:
             _compare(result, plain(), self)
@@ -83,7 +75,7 @@ class Query:
         pl = _polars()
         options = {k: v for k, v in read.common_kwargs.items() if k not in _NOT_READ}
         schema = options.pop("schema", None)
-        whole = self.of_kind("int", "int32", "bool")
+        whole = [n for n, d in self.dtypes.items() if isinstance(d, np.dtype) and d.kind in "ib"]
         for part in parts:
             for each in part if isinstance(part, list) else [part]:
                 path, groups, keys = each["piece"]
@@ -171,16 +163,12 @@ def _may_have_nulls(footer: pq.FileMetaData, names: Sequence[str]) -> bool:
 
 
 def _has_labels(metadata: dict[bytes, bytes] | None) -> bool:
-    """Return whether pandas wrote labels of rows, or attributes, with a file."""
+    """Return whether pandas wrote attributes, or labels of rows other than 0, 1, 2 and so on."""
     stored = json.loads((metadata or {}).get(b"pandas", b"{}"))
-    labels = [each for each in stored.get("index_columns", []) if not _is_default(each)]
+    default = {"kind": "range", "name": None, "start": 0, "step": 1}.items()
+    columns = stored.get("index_columns", [])
+    labels = [each for each in columns if not (isinstance(each, dict) and default <= each.items())]
     return bool(labels or stored.get("attributes"))
-
-
-def _is_default(labels: Any) -> bool:
-    """Return whether labels of rows are 0, 1, 2 and so on without a name."""
-    default = {"kind": "range", "name": None, "start": 0, "step": 1}
-    return isinstance(labels, dict) and default.items() <= labels.items()
 
 
 def _polars_type(dtype: Any) -> Any:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler, last_report
 from dask_exo.compile.compiled import Compiled, compiled
+from dask_exo.compile.query import Query
 from dask_exo.compile.rules import RULES
 from dask_exo.dataframe.explain import explain
 from dask_exo.errors import ValidationError
@@ -225,7 +226,8 @@ def test_polars_reads_only_what_a_query_needs(tmp_path: Path, monkeypatch) -> No
     (node,) = _replaced(program)
     assert sorted(node.query.dtypes) == ["g", "k", "s"]
     expected = program.compute(scheduler="sync")
-    monkeypatch.setattr("dask_exo.compile.compiled.Plain.__call__", None)  # pandas does nothing
+    run = Query.run
+    monkeypatch.setattr(Query, "run", lambda *args: run(*args[:-1], None))  # pandas does nothing
     pd.testing.assert_frame_equal(_polars(program), expected)
 
 
@@ -277,3 +279,14 @@ def test_explain_says_what_is_compiled_and_what_is_not(tmp_path: Path) -> None:
     assert "2 of 3 blockwise operations" in str(last_report())
     with dask.config.set({"exo.compile": "off"}):
         assert "Polars" not in str(explain(program, futures=InlineFutures()))
+
+
+def test_a_file_that_nobody_can_read_raises_what_dask_does(tmp_path: Path) -> None:
+    program = _written(table(1000, 0), tmp_path).g * 2
+    path = tmp_path / "0.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes(len(data) // 2) + data[len(data) // 2 + 100 :])
+    with pytest.raises(Exception) as expected:  # noqa: PT011  whichever it is
+        program.compute(scheduler="sync")
+    with pytest.raises(type(expected.value)):
+        _polars(program)
