@@ -47,14 +47,17 @@ class Compiled(Blockwise):
         """Return nothing: it reads its source itself."""
         return []
 
+    @functools.cached_property
+    def _nodes(self) -> list[Any]:
+        return _distinct(self.original)
+
     def _task(self, name: Any, index: int) -> Task:
-        nodes = _distinct(self.original)
-        (source,) = filter(is_source, nodes)
+        (source,) = filter(is_source, self._nodes)
         reader = reader_of(source)
         is_fused = isinstance(source, FusedIO)
         numbers = source._fusion_buckets[index] if is_fused else [reader._partitions[index]]
         constants, tasks = {}, []
-        for node in nodes:
+        for node in self._nodes:
             if isinstance(node, DelayedExpr):
                 constants[node._name, 0] = constant_of(node)
             else:
@@ -96,10 +99,8 @@ def compiled(expr: CoreExpr, *, verify: bool = False) -> Compilation:
             reasons["a file that several parts of the computation read"] += 1
     if not (replacements or reasons):
         return NOTHING
-    all_of_them = sum(
-        is_valid_blockwise_op(node) and not is_source(node) for node in _distinct(expr)
-    )
-    seen = QueriesCompiled(len(replacements), len(operations), all_of_them, dict(reasons))
+    blockwise = sum(is_valid_blockwise_op(n) and not is_source(n) for n in _distinct(expr))
+    seen = QueriesCompiled(len(replacements), len(operations), blockwise, dict(reasons))
     return Compilation(replacements, seen)
 
 

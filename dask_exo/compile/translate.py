@@ -23,6 +23,7 @@ from dask_exo.dask_adapter import (
 )
 
 Handler = Callable[["Translator", Any], Table]
+FEW = 1_000  # values, which go with every task
 
 
 class NotCoveredError(Exception):
@@ -80,7 +81,7 @@ class Translator:
             No rule covers it, or something below it.
         """
         if not isinstance(expr, CoreExpr):
-            raise NotCoveredError(f"the constant {expr!r}")
+            raise NotCoveredError(f"a constant {type(expr).__name__}")
         found = self._known.get(expr._name)
         if found is None:
             try:
@@ -102,9 +103,8 @@ class Translator:
     def _translate(self, expr: CoreExpr) -> Table:
         if is_source(expr):
             meta = expr._meta
-            return Table(
-                expr._name, {n: ComputedColumn(column(n), meta[n].dtype) for n in meta.columns}
-            )
+            columns = {n: ComputedColumn(column(n), meta[n].dtype) for n in meta.columns}
+            return Table(expr._name, columns)
         handler = _HANDLERS.get(type(expr))
         if handler is None:
             raise NotCoveredError(type(expr).__name__)
@@ -266,7 +266,7 @@ def _keep(operation: str) -> Handler:
         elif kind(other) == kind(rows.only).replace("string", "text"):
             others = (_constant(other, rows.only.dtype),)
         elif not (type(other) is float and np.isnan(other)):
-            raise NotCoveredError(f"{operation} with {other!r}")
+            raise NotCoveredError(f"{operation} with {type(other).__name__}")
         return _as_series(rows, expr, term._replace(inputs=(rows.only.term, chosen, *others)))
 
     return handler
@@ -298,8 +298,8 @@ def _isin(translator: Translator, expr: Any) -> Table:
     if isinstance(values, np.ndarray) and values.ndim == 1:
         values = values.tolist()
     expected = kind(rows.only).replace("string", "text")
-    if not isinstance(values, list) or {kind(each) for each in values} != {expected}:
-        raise NotCoveredError("isin values of another type")
+    if not isinstance(values, list) or len(values) > FEW or set(map(kind, values)) != {expected}:
+        raise NotCoveredError("isin values of another type, or many")
     return _as_series(rows, expr, _checked("isin", rows.only, constants=tuple(values)))
 
 
@@ -320,9 +320,8 @@ def _accessor(translator: Translator, expr: Any) -> Table:
 def _allowed(operation: str, args: tuple[Any, ...]) -> bool:
     """Return whether both libraries read the arguments of an accessor's method alike."""
     if operation == "str.slice":
-        return (
-            len(args) == 2 and all(type(a) is int and a >= 0 for a in args) and args[0] <= args[1]
-        )
+        places = len(args) == 2 and all(type(each) is int for each in args)
+        return places and 0 <= args[0] <= args[1]
     if operation.startswith("str."):
         plain = len(args) == 1 and type(args[0]) is str
         return plain and (operation != "str.contains" or bool(_PATTERN.fullmatch(args[0])))

@@ -290,3 +290,9 @@ def test_a_file_that_nobody_can_read_raises_what_dask_does(tmp_path: Path) -> No
         program.compute(scheduler="sync")
     with pytest.raises(type(expected.value)):
         _polars(program)
+
+
+def test_many_values_do_not_go_with_every_task(tmp_path: Path) -> None:
+    ddf = _written(table(100, 0), tmp_path)
+    assert _replaced(ddf[ddf.j.isin(list(range(1_000)))])
+    assert not _replaced(ddf[ddf.j.isin(list(range(1_001)))])
