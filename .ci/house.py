@@ -19,8 +19,8 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (40_700, 40_700),
-    "files of the package": (186, 186),
+    "lines of the package": (41_130, 41_130),
+    "files of the package": (188, 188),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),
     "public class names that mean two things": (0, 0),

@@ -203,7 +203,11 @@ class ShuffleChosen(Event):
 
 @dataclass(frozen=True)
 class ShuffleFinished(Event):
-    """The maps of a shuffle, and its merges, have finished."""
+    """The maps of a shuffle, and its merges, have finished.
+
+    They sent ``rows``, and left out ``left_out`` others that no reader needs: in a join these would
+    find no partner.
+    """
 
     name: str
     algorithm: str
@@ -213,6 +217,7 @@ class ShuffleFinished(Event):
     rounds: int
     calls: int
     rows: int
+    left_out: int
     nbytes: int
     seconds: float
 

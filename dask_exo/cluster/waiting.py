@@ -21,11 +21,15 @@ MOMENT = 0.01  # shortest wait for a value, in seconds
 
 @dataclass(frozen=True)
 class Until:
-    """Condition that a coroutine waits for: all of some refs, any of others, or a time."""
+    """Condition that a coroutine waits for: all of some refs, any of others, or a time.
+
+    Or for a state that other coroutines of the same loop change: until ``met`` returns true.
+    """
 
     all: Collection[Ref] = ()
     any: Collection[Ref] = ()
     time: float | None = None
+    met: Callable[[], bool] | None = None
 
 
 Steps = Generator[Collection[Ref] | Until, None, T]
@@ -65,8 +69,8 @@ class Waiting:
     def __init__(self, condition: Collection[Ref] | Until = ()) -> None:
         until = condition if isinstance(condition, Until) else Until(condition)
         self._all, self._any = dict.fromkeys(until.all), dict.fromkeys(until.any)
-        self._time = until.time
-        self._met = not self._all and not self._any
+        self._time, self._state = until.time, until.met
+        self._met = not self._all and not self._any and self._state is None
 
     @property
     def refs(self) -> list[Ref]:
@@ -88,6 +92,8 @@ class Waiting:
 
     def over(self, now: float) -> bool:
         """Return whether the condition is met."""
+        if self._state is not None:
+            self._met |= self._state()
         return self._met or (self._time is not None and now >= self._time)
 
 

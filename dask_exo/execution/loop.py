@@ -97,7 +97,14 @@ class Run:
         self._expected_bytes = 0
         self._bottleneck = ""  # of the first ready bundle; empty if none is
         self._shuffles = RunningShuffles(
-            futures, self._pools, self._queue, self._values, self._accounting, config, self._watcher
+            futures,
+            plan.stages,
+            self._pools,
+            self._queue,
+            self._values,
+            self._accounting,
+            config,
+            self._watcher,
         )
         self._stats: dict[str, TaskStats] = defaultdict(TaskStats)
         self._probing: set[str] = set()  # groups of which the first tasks are in flight
@@ -210,7 +217,7 @@ class Run:
     @property
     def _stuck(self) -> bool:
         """True if idle actors may occupy the resources that all other tasks wait for."""
-        waiting = self._in_flight or len(self._shuffles) or self._queue.stages
+        waiting = self._in_flight or self._shuffles.active or self._queue.stages
         return not self._pools.calls and (not waiting or self._pools.blocks_others)
 
     def _start(self, bundle: Bundle, *, behind: bool) -> str:

@@ -82,6 +82,7 @@ class MapCode(NamedTuple):
     largest_block: int
     start: int
     observed: bool  # an observer wants the bytes of each reducer
+    filtered: tuple[int, tuple[Any, ...]] | None = None  # argument with a filter, and its columns
 
 
 class TaskCode(NamedTuple):
@@ -131,6 +132,7 @@ class MapDetail(NamedTuple):
     parts: int = 0  # number of its partitions
     start: int = 0  # number of the first one
     sent: np.ndarray | None = None  # (R,) bytes for each reducer, if an observer wants them
+    left_out: int = 0  # rows that a filter did not let pass
 
 
 def is_picklable(value: Any) -> bool:

@@ -171,6 +171,10 @@ class ReadyQueue:
                     self._drop_inputs(unit)
                     failed.extend([unit.key] if isinstance(unit, Bundle) else unit.columns)
 
+    def is_removed(self, unit: Bundle | Stage) -> bool:
+        """Return whether a unit will not be enqueued any more, as after a failure."""
+        return id(unit) in self._removed
+
     def _drop_inputs(self, unit: Bundle | Stage) -> None:
         """Drop the readers of a unit that will not run."""
         for reader in [unit] if isinstance(unit, Bundle) else unit.parts:

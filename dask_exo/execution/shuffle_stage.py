@@ -27,6 +27,7 @@ from dask_exo.execution.worker import catch_failure, distinct_warnings, load_cal
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
+from dask_exo.shuffle.key_filters import FilterSource, KeyFilters
 from dask_exo.shuffle.run_shuffle import Shuffled, limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
 
@@ -74,7 +75,7 @@ def _output_bytes(shuffled: Shuffled) -> int:
 class StageMaps:
     """Arguments and receipts of the maps of one stage, with blocks of at most ``block`` bytes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  parts of one run
         self,
         stage: Stage,
         values: HeldValues,
@@ -82,10 +83,15 @@ class StageMaps:
         config: Config,
         block: int,
         *,
+        filters: KeyFilters,
         by_reference: bool,
     ) -> None:
         self._stage, self._values, self._accounting = stage, values, accounting
         self._config, self._block, self._by_reference = config, block, by_reference
+        self._filters = filters
+        self.may_wait = stage.join is not None and filters.may_filter(stage.join)
+        self._filter: tuple[Ref, FilterSource] | None = None
+        self.left_out = 0
         self._observed = events.listening()
 
     def __len__(self) -> int:
@@ -97,7 +103,14 @@ class StageMaps:
         jobs, refs = build_jobs(
             self._stage.parts[start:stop], self._values, check=self._config.checks
         )
-        map_code = messages.MapCode(self._stage.partitioner, self._block, start, self._observed)
+        filtered = None
+        if self._filter is not None:
+            ref, source = self._filter
+            filtered = len(refs), source.columns
+            refs.append(ref)
+        map_code = messages.MapCode(
+            self._stage.partitioner, self._block, start, self._observed, filtered
+        )
         code = messages.TaskCode(jobs, self._config.settings, self._config.compares, map_code)
         return serialize_call(code, refs, by_reference=self._by_reference), *refs
 
@@ -119,6 +132,12 @@ class StageMaps:
         )
         if detail.sent is not None:
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
+        self.left_out += detail.left_out
+
+    def measured(self, nbytes: int, rows: int) -> Steps[None]:
+        """See `Parts.measured`: a smaller side of the same join comes first, and filters this."""
+        if self._stage.join is not None:
+            self._filter = yield from self._filters.build(self._stage.join, nbytes, rows)
 
 
 class RunningShuffles:
@@ -127,6 +146,7 @@ class RunningShuffles:
     def __init__(  # noqa: PLR0913, PLR0917  parts of one run
         self,
         futures: Futures,
+        stages: Sequence[Stage],
         pools: ActorPools,
         queue: ReadyQueue,
         values: HeldValues,
@@ -138,6 +158,12 @@ class RunningShuffles:
         self._queue, self._values = queue, values
         self._accounting, self._config, self._watcher = accounting, config, watcher
         self._shuffles: list[RunningShuffle] = []
+        by_name = {stage.join.name: stage for stage in stages if stage.join is not None}
+        self._filters = KeyFilters(
+            futures,
+            [stage.join for stage in stages if stage.join is not None],
+            lambda name: queue.is_removed(by_name[name]),
+        )
 
     @property
     def calls(self) -> int:
@@ -154,6 +180,11 @@ class RunningShuffles:
         """Shuffles whose condition is met."""
         now = self._futures.now if self._shuffles else 0.0
         return [s for s in self._shuffles if s.waiting.over(now)]
+
+    @property
+    def active(self) -> bool:
+        """True unless all shuffles wait for others."""
+        return bool(self.refs or self.resumable)
 
     @property
     def timeouts(self) -> list[float | None]:
@@ -188,6 +219,7 @@ class RunningShuffles:
             self._accounting,
             config,
             block,
+            filters=self._filters,
             by_reference=self._futures.shares_memory,
         )
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
@@ -234,6 +266,7 @@ class RunningShuffles:
             if shuffled is not None:
                 reach("between", stage.name)
                 self._remove(shuffle)
+                self._filters.finish(stage.join, shuffled)
                 self._accounting.add_sent(stage, shuffled.tally)
                 self._queue.unfinished -= 1
                 self._watcher.finished(stage.key, stage_keys(stage), None)
@@ -265,6 +298,7 @@ class RunningShuffles:
 
     def _fail(self, shuffle: RunningShuffle, error: Exception) -> None:
         """Fail the outputs of a shuffle that raised an exception."""
+        self._filters.finish(shuffle.stage.join, None)
         error.add_note(f"dask_exo: in shuffle {shuffle.stage.name} ({shuffle.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # its frames hold blocks
         self._futures.cancel(shuffle.waiting.refs)

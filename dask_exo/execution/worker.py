@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -106,10 +106,14 @@ def run_map(owned: Sequence[range], data: bytes | TaskCode, *args: Any) -> list[
     with running(data, args) as code:
         jobs, map_code = code.jobs, code.map
         assert map_code is not None
+        partitioner = map_code.partitioner
+        if map_code.filtered is not None:
+            place, keys = map_code.filtered
+            partitioner = replace(partitioner, keep=partial(args[place].contains, columns=keys))
 
         def cut() -> tuple[Sequence[Any], Any]:
             reach("map", jobs[0].key)
-            blocks, tally = map_code.partitioner.cut([outcome.value for outcome in outcomes], owned)
+            blocks, tally = partitioner.cut([outcome.value for outcome in outcomes], owned)
             _check_size(max(block.nbytes for block in blocks), map_code.largest_block, jobs)
             return blocks, tally
 
@@ -132,7 +136,8 @@ def run_map(owned: Sequence[range], data: bytes | TaskCode, *args: Any) -> list[
         digest=output_digest,
         checkpoint_seconds=sum(outcome.checkpoint_seconds for outcome in outcomes),
     )
-    detail = MapDetail(call, len(jobs), map_code.start, sizes)
+    rows = 0 if map_code.filtered is None else sum(len(outcome.value) for outcome in outcomes)
+    detail = MapDetail(call, len(jobs), map_code.start, sizes, max(0, rows - tally.rows))
     return [*blocks, Receipt(tally, sum(nbytes), seconds, detail, sizes=nbytes)]
 
 

@@ -27,6 +27,7 @@ from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
 from dask_exo.shuffle.blocks import Blocks, HeterogeneousBlocks, Packed, Pickled, pack, pickled
 from dask_exo.shuffle.choose import LARGEST_BATCH
+from dask_exo.shuffle.key_filters import JoinSide
 from dask_exo.shuffle.spec import Tally, tally
 
 
@@ -38,6 +39,8 @@ class Partitioner(abc.ABC):
     selected: tuple[int, ...] | None = None  # requested outputs, each once; None means all
     checked: bool = True  # add up key hashes, and not only counts
     limit: int | None = None  # bytes above which an output is assembled a chunk at a time
+    join: JoinSide | None = None  # if a join reads the outputs, and one side may filter the other
+    keep: Callable[[Any], np.ndarray] | None = None  # (n,) which rows of a frame are sent
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -117,15 +120,17 @@ class RowPartitioner(Partitioner):
             frame = frame.drop(columns=protocol.PARTITION_COLUMN)
         elif self.drop:
             frame = frame.drop(columns=self.column)
+        outside = len(self.numbers)  # for rows that are left out
         if self.selected is not None:
-            places = np.full(self.count, -1)
-            places[list(self.selected)] = np.arange(len(self.selected))
-            slots = kernels.array(frame, places)[ids]
-            requested = slots >= 0
-            frame = frame[requested]
-            ids = slots[requested].astype(np.min_scalar_type(len(self.selected)))
+            places = np.full(self.count, outside, np.min_scalar_type(outside))
+            places[list(self.selected)] = np.arange(outside)
+            ids = kernels.array(frame, places)[ids]
+        if self.keep is not None:
+            ids = np.where(self.keep(frame), ids.astype(np.min_scalar_type(outside)), outside)
         blocks = pack(frame, ids, owned, partition_column, ignore_index=self.ignore_index)
         counts = np.concatenate([np.diff(block.offsets) for block in blocks])
+        if counts.sum() < len(frame):
+            frame = frame[[key for key in self.keys if key in frame.columns]][ids < outside]
         return blocks, self._tally(frame, counts)
 
     def assemble(

@@ -19,6 +19,7 @@ from dask_exo.planning.annotations import NO_OPTIONS, TaskOptions
 from dask_exo.planning.graph_passes import inner_tasks
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.planning.partitioners import Partitioner
+from dask_exo.shuffle.key_filters import JoinSide
 
 
 class OutputKey(NamedTuple):
@@ -93,6 +94,13 @@ class Stage:
     priority: int
     options: TaskOptions = NO_OPTIONS  # of the maps, which compute the inputs and divide them
     checkpoint: ShuffleCheckpoint | None = None  # of its outputs, if they may be stored
+
+    @property
+    def join(self) -> JoinSide | None:
+        """See `Partitioner.join`; None for a shuffle that is not filtered, and filters none."""
+        if self.checkpoint is not None or self.options.pool is not None:
+            return None
+        return self.partitioner.join
 
     @property
     def sources(self) -> set[Key]:

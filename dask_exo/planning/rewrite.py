@@ -10,8 +10,8 @@ the caller maps old keys to new ones by position.
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dask_exo.dask_adapter import (
@@ -42,6 +42,7 @@ from dask_exo.dask_adapter import (
     TaskShuffle,
     ToParquetData,
     apply_funcs,
+    elementwise,
     is_valid_blockwise_op,
     mean_chunk,
     merge_chunk,
@@ -49,7 +50,7 @@ from dask_exo.dask_adapter import (
     optimize_blockwise_fusion,
     percentiles_summary,
 )
-from dask_exo.partitions.kernels import array_join
+from dask_exo.partitions.kernels import array_join, key_filter
 from dask_exo.partitions.kernels.groupby import partial_groups
 from dask_exo.partitions.kernels.hash_partition import assign_partitions
 from dask_exo.partitions.kernels.parquet import ParquetEngine
@@ -57,6 +58,7 @@ from dask_exo.partitions.kernels.range_partition import partition_numbers, sort_
 from dask_exo.partitions.protocol import PARTITION_COLUMN
 from dask_exo.planning.partitioners import RowPartitioner, ShuffleNode, take
 from dask_exo.planning.reorder import NumberRows
+from dask_exo.shuffle.key_filters import FilterSource, JoinSide
 
 
 class ExoShuffle(PartitionsFiltered, Expr):
@@ -64,14 +66,14 @@ class ExoShuffle(PartitionsFiltered, Expr):
 
     Operands are those of Dask's ``SimpleShuffle``, and ``drop_column``: whether the output lacks
     the partition numbers, as with P2P; ``runs``: the keys by which the rows of each input are
-    sorted.
+    sorted; ``join``: see `Partitioner`.
     """
 
     _parameters = [  # noqa: RUF012  as Dask's expressions have it
         *("frame", "partitioning_index", "npartitions_out", "ignore_index", "keys", "meta"),
-        *("drop_column", "runs", "_partitions"),
+        *("drop_column", "runs", "_partitions", "join"),
     ]
-    _defaults = {"runs": None, "_partitions": None}  # noqa: RUF012
+    _defaults = {"runs": None, "_partitions": None, "join": None}  # noqa: RUF012
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -92,6 +94,7 @@ class ExoShuffle(PartitionsFiltered, Expr):
             ignore_index=self.ignore_index,
             drop=self.drop_column,
             runs=self.runs,
+            join=self.join,
         )
         frame, name = self.frame, self._name
         refs = [TaskRef((frame._name, i)) for i in range(frame.npartitions)]
@@ -130,9 +133,8 @@ def rewrite(expr: CoreExpr, compiled: Mapping[str, CoreExpr] | None = None) -> C
     The new expression has one key for each key of ``expr``, in the same order. Expressions whose
     names are in ``compiled`` are replaced too.
     """
-    return optimize_blockwise_fusion(
-        _drop_labels(_drop_numbers(_replace(expr, {**(compiled or {})})))
-    )
+    expr = _drop_labels(_drop_numbers(_replace(expr, {**(compiled or {})})))
+    return optimize_blockwise_fusion(_link_joins(expr))
 
 
 def _readers(expr: CoreExpr) -> list[tuple[ExoShuffle, list[CoreExpr]]]:
@@ -152,22 +154,83 @@ def _drop_labels(expr: CoreExpr) -> CoreExpr:
     replacements: dict[str, CoreExpr] = {
         shuffle._name: shuffle.substitute_parameters({"ignore_index": True})
         for shuffle, readers in _readers(expr)
-        if not shuffle.ignore_index and all(map(_joins_columns, readers))
+        if not shuffle.ignore_index
+        and all(_join_keys(reader) and reader.how in _JOINS for reader in readers)
     }
     return _replace(expr, replacements) if replacements else expr
 
 
-def _joins_columns(expr: CoreExpr) -> bool:
-    if type(expr) is not MergePartitions or expr.how not in ("inner", "left", "right", "outer"):
-        return False
-    sides = (
-        (expr.left, expr.left_on, expr.left_index),
-        (expr.right, expr.right_on, expr.right_index),
-    )
-    return all(
-        not by_index and set(on if isinstance(on, list) else [on]) <= set(side.columns)
-        for side, on, by_index in sides
-    )
+def _join_keys(expr: CoreExpr) -> tuple[list[Any], list[Any]] | None:
+    """Return the columns of both sides that a join compares; None for another expression."""
+    if type(expr) is not MergePartitions or expr.left_index or expr.right_index:
+        return None
+    left, right = (on if isinstance(on, list) else [on] for on in (expr.left_on, expr.right_on))
+    known = set(left) <= set(expr.left.columns) and set(right) <= set(expr.right.columns)
+    return (left, right) if known else None
+
+
+_JOINS = ("inner", "left", "right", "outer")  # that make the labels of rows anew
+_FILTERED = {"left": ("inner", "right", "leftsemi"), "right": ("inner", "left", "leftsemi")}
+"""Joins that drop rows of a side which find no partner in the other one."""
+
+
+def _link_joins(expr: CoreExpr) -> CoreExpr:
+    """Tell shuffles which others may filter their rows, since only a join reads them."""
+    nodes = {node._name: node for node in expr.walk()}.values()
+    readers = Counter(name for node in nodes for name in {n._name for n in node.dependencies()})
+    linked: dict[str, CoreExpr] = {}
+    sources: dict[str, list[tuple[str, Any, Any]]] = defaultdict(list)
+    for join in nodes:
+        keys = _join_keys(join)
+        if keys is None or any(map(_has_categories, join.dependencies())):
+            continue  # the categories of a result depend on all values
+        sides = ("left", join.left, keys[0]), ("right", join.right, keys[1])
+        for (name, side, on), (_, other, other_on) in (sides, sides[::-1]):
+            larger = side
+            while type(larger) is Projection and readers[larger._name] == 1:
+                larger = larger.frame
+            private = isinstance(larger, ExoShuffle) and readers[larger._name] == 1
+            if not private or join.how not in _FILTERED[name]:
+                continue
+            for smaller, labels in _shuffled_keys(other, other_on):
+                pairs = [
+                    (key, column)
+                    for key, column in zip(labels, on, strict=True)
+                    if key_filter.can_filter(smaller._meta[key].dtype, larger._meta[column].dtype)
+                ]
+                if pairs and smaller._name != larger._name:
+                    linked |= {larger._name: larger, smaller._name: smaller}
+                    columns, others = zip(*pairs, strict=True)
+                    sources[larger._name].append((smaller._name, columns, others))
+    # fingerprints of a program contain these numbers, which are the same in the next one
+    numbers = {name: str(i) for i, name in enumerate(linked)}
+    replacements: dict[str, CoreExpr] = {}
+    for name, shuffle in linked.items():
+        filters = [FilterSource(numbers[source], *keys) for source, *keys in sources[name]]
+        replacements[name] = shuffle.substitute_parameters(
+            {"join": JoinSide(numbers[name], tuple(filters))}
+        )
+    return _replace(expr, replacements) if replacements else expr
+
+
+def _has_categories(expr: CoreExpr) -> bool:
+    return len(expr._meta.select_dtypes("category").columns) > 0
+
+
+def _shuffled_keys(expr: CoreExpr, on: list[Any]) -> Iterator[tuple[ExoShuffle, list[Any]]]:
+    """Yield shuffles below an expression which have all values of its columns ``on``."""
+    keys = _join_keys(expr)
+    if isinstance(expr, ExoShuffle):
+        yield expr, on
+    elif type(expr) in (Projection, elementwise.Filter) and set(on) <= set(expr.frame.columns):
+        yield from _shuffled_keys(expr.frame, on)
+    elif keys is not None:
+        same = {a for a, b in zip(*keys, strict=True) if a == b}  # one column of the result
+        sides = [(expr.left, expr.right)] * (expr.how in ("inner", "left", "leftsemi"))
+        sides += [(expr.right, expr.left)] * (expr.how in ("inner", "right"))
+        for side, other in sides:
+            if set(on) <= set(side.columns) - (set(other.columns) - same):
+                yield from _shuffled_keys(side, on)
 
 
 def _drop_numbers(expr: CoreExpr) -> CoreExpr:

@@ -89,6 +89,8 @@ def _shuffles(figures: Figures) -> Iterator[str]:
             f"  shuffle {shuffle.name}: {shuffle.algorithm}, {shuffle.maps:,} → "
             f"{shuffle.reducers:,}, {size}, {shuffle.rows:,} rows in {time}: {shuffle.reason}"
         )
+        if shuffle.left_out:
+            yield f"    {shuffle.left_out:,} rows without a partner in the join were left out"
         if shuffle.largest is not None:
             largest = format_bytes(shuffle.largest)
             yield f"    largest output {largest}, {shuffle.skew:.1f} x the mean"

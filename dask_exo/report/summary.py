@@ -53,6 +53,7 @@ class ShuffleSummary:
     merges: int  #: between them
     calls: int  #: of maps
     rows: int  #: that the maps sent
+    left_out: int  #: that they did not send, as those would find no partner in a join
     nbytes: int
     seconds: float  #: until the last map or merge ended
     largest: int | None = None  #: bytes of the largest output; None if not recorded
@@ -63,7 +64,7 @@ class ShuffleSummary:
 
         Examples
         --------
-        >>> ShuffleSummary("s", "push", "", 4, 4, 1, 0, 4, 40, 400, 1.0, largest=300).skew
+        >>> ShuffleSummary("s", "push", "", 4, 4, 1, 0, 4, 40, 0, 400, 1.0, largest=300).skew
         3.0
         """
         mean = self.nbytes / max(self.reducers, 1)

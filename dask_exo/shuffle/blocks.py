@@ -78,6 +78,10 @@ class Packed(Blocks):
         yield self.rows
         yield self.offsets
 
+    def tables(self) -> list[WireRows]:
+        """Return all rows, in tables of one schema."""
+        return [self.rows]
+
     def part(self, slot: int) -> WireRows:
         """Return the rows of block ``slot``, without a copy."""
         place = slot - self.first
@@ -153,6 +157,10 @@ class HeterogeneousBlocks(Blocks):
     def digested(self) -> Iterator[Any]:
         """See `dask_exo.partitions.digest.Digestible`."""
         yield from self.blocks
+
+    def tables(self) -> list[WireRows]:
+        """Return all rows, in tables of one schema."""
+        return [block.rows for block in self.blocks]
 
     def part(self, slot: int) -> WireRows:
         """Return the rows of block ``slot``, without a copy."""
@@ -231,10 +239,12 @@ def pack(
 ) -> list[Packed]:
     """Sort (n,) rows by their reducers ``ids``; return (W,) blocks packed for the nodes' reducers.
 
-    With ``ignore_index`` the index is dropped.
+    Rows with the number after that of the last reducer are left out. With ``ignore_index`` the
+    index is dropped.
     """
     kernels = protocol.kernels(frame)
-    order, offsets = kernels.counting_argsort(ids, owned[-1].stop)
+    order, offsets = kernels.counting_argsort(ids, owned[-1].stop + 1)
+    order = order[: offsets[-2]]
     rows = kernels.to_wire(frame, order, ignore_index=ignore_index)
     return [
         Packed(

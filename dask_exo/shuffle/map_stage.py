@@ -22,7 +22,14 @@ RECENT = 16  # receipts that are averaged; few, to follow parts that grow
 
 
 class Parts(Protocol):
-    """(M,) inputs of a shuffle, which the maps compute."""
+    """(M,) inputs of a shuffle, which the maps compute.
+
+    ``may_wait`` says whether calls may wait for another shuffle, after the first one; ``left_out``
+    counts rows that were not sent, since no reducer needs them.
+    """
+
+    may_wait: bool
+    left_out: int
 
     def __len__(self) -> int:
         """M."""
@@ -36,9 +43,15 @@ class Parts(Protocol):
         """Record a finished call; raise its exception if it failed."""
         ...
 
+    def measured(self, nbytes: int, rows: int) -> Steps[None]:
+        """Record the size of all map outputs, by the first ones; wait until others may follow."""
+        ...
+
 
 class Refs(list[Ref]):
     """Refs of parts that exist already."""
+
+    may_wait, left_out = False, 0
 
     def call(self, start: int, stop: int) -> tuple[Ref, ...]:
         """Return the refs of parts ``start`` to ``stop``."""
@@ -46,6 +59,10 @@ class Refs(list[Ref]):
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Ignore the receipt."""
+
+    def measured(self, nbytes: int, rows: int) -> Steps[None]:  # noqa: ARG002
+        """Wait for nothing."""
+        yield from ()
 
 
 class MapStage:

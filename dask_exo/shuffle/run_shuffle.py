@@ -56,8 +56,7 @@ def run_shuffle(
     maps = MapStage(
         futures, parts, spec, window=window, target=limits.bundle_target, policy=limits.speculation
     )
-    yield from maps.probe(spec.slots)
-    estimate = maps.nbytes * m // max(maps.parts, 1)
+    estimate = yield from _measure(maps, parts, spec.slots)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
     choice, costs = algorithms.choose_algorithm(shape, limits)
     check_outputs(name, shape, spec.nodes)
@@ -68,8 +67,22 @@ def run_shuffle(
     inputs = yield from ShuffleMonitor(name, futures, maps, spec).run(steps)
     seconds = time.perf_counter() - started
     rows, nbytes = maps.tally.rows, maps.nbytes
-    events.emit(events.ShuffleFinished(name, *how, maps.rounds, maps.calls, rows, nbytes, seconds))
+    counts = maps.rounds, maps.calls, rows, parts.left_out
+    events.emit(events.ShuffleFinished(name, *how, *counts, nbytes, seconds))
     return Shuffled(inputs, choice, maps.calls, nbytes, maps.tally)
+
+
+def _measure(maps: MapStage, parts: Parts, count: int) -> Steps[int]:
+    """Map the first parts; return the bytes of all map outputs, if the others are like these."""
+    mapped, nbytes = 0, 0
+    yield from maps.probe(1 if parts.may_wait else count)
+    factor = len(maps) / max(maps.parts, 1)
+    yield from parts.measured(int(maps.nbytes * factor), int(maps.tally.rows * factor))
+    if parts.may_wait:  # from here on, maps may send fewer rows
+        mapped, nbytes = maps.parts, maps.nbytes
+        yield from maps.probe(mapped + count)
+    mean = (maps.nbytes - nbytes) / max(maps.parts - mapped, 1)
+    return maps.nbytes + int(mean * (len(maps) - maps.parts))
 
 
 def limits_of(config: Config) -> Limits:

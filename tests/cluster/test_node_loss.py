@@ -128,3 +128,56 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
     done = run_python("-c", SILENT, RAY_gcs_rpc_server_reconnect_timeout_s="10")
     assert "does not answer" in done.stderr  # before Ray ends the program
     assert done.returncode == 1
+
+
+# the node with some blocks of the smaller side, and of the larger one, dies
+JOIN = """
+import numpy as np, pandas as pd, dask.dataframe as dd, ray
+from ray.cluster_utils import Cluster
+import dask_exo
+from dask_exo import events
+from dask_exo.report import recording
+from dask_exo.shuffle import key_filters
+
+key_filters.SMALL = 0
+
+def larger(i):
+    keys = np.random.default_rng(i).integers(0, 50_000, 40_000)
+    return pd.DataFrame({"k": keys, "a": np.arange(40_000) + i, "b": 1.0})
+
+def smaller(i):
+    return pd.DataFrame({"k": np.arange(500) * 8 + i, "c": np.arange(500) * i})
+
+soon = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}  # seen to be dead
+cluster = Cluster(
+    initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon}
+)
+node = cluster.add_node(num_cpus=1, wait=True)
+dask_exo.enable(address=cluster.address)
+sides = dd.from_map(larger, range(30)), dd.from_map(smaller, range(8))
+joined = sides[0].merge(sides[1], on="k", broadcast=False, shuffle_method="tasks")
+
+mapped = []
+def kill(event):
+    if isinstance(event, events.PartsCut) and event.parts == 30:
+        mapped.append(event)
+        if len(mapped) == 12:
+            cluster.remove_node(node, allow_graceful=False)
+            cluster.add_node(num_cpus=1, wait=False)
+
+with events.observing(kill), recording() as collector:
+    found = joined.compute()
+expected = pd.concat(map(larger, range(30))).merge(pd.concat(map(smaller, range(8))), on="k")
+columns = list(expected.columns)
+found, expected = (one.sort_values(columns, ignore_index=True) for one in (found, expected))
+pd.testing.assert_frame_equal(found, expected)
+print("left out", max(shuffle.left_out for shuffle in collector.figures().shuffles) > 800_000)
+dask_exo.disable()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_a_join_with_a_key_filter_survives_the_loss_of_a_node():
+    done = run_python("-c", JOIN, timeout=180)
+    assert "left out True" in done.stdout, done.stdout + done.stderr

@@ -28,7 +28,7 @@ from dask_exo.partitions.kernels.argsort import (
 
 FEWEST = 10_000  # fewest strings that are sampled
 REPEATED = 4  # mean repeats of a string above which pandas is faster
-_BLOCK = 2**15  # rows at a time, so that intermediate arrays stay in the cache
+BLOCK = 2**15  # rows at a time, so that intermediate arrays stay in the cache
 _MULTIPLIER = 1000003
 _START = 0x345678
 _STEP = 82520
@@ -70,7 +70,7 @@ def hash_partitions(
     columns: Sequence[pd.Series[Any]],
     npartitions: int,
     *,
-    block: int = _BLOCK,
+    block: int = BLOCK,
     fewest: int = FEWEST,
 ) -> np.ndarray:
     """Return the partition of each of n rows, by the hash of its columns.
@@ -79,12 +79,18 @@ def hash_partitions(
     """
     numbers = np.empty(len(columns[0]), np.min_scalar_type(-npartitions - 1))
     count = np.uint64(npartitions)
-    blocks = zip(*(_hashes(column, block, fewest) for column in columns), strict=True)
-    for i, hashes in enumerate(blocks):
-        row_hashes = combine(hashes)
-        quotient = row_hashes // count  # several times as fast as %
-        numbers[i * block : (i + 1) * block] = row_hashes - quotient * count
+    for i, hashes in enumerate(row_hashes(columns, block=block, fewest=fewest)):
+        quotient = hashes // count  # several times as fast as %
+        numbers[i * block : (i + 1) * block] = hashes - quotient * count
     return numbers
+
+
+def row_hashes(
+    columns: Sequence[pd.Series[Any]], *, block: int = BLOCK, fewest: int = FEWEST
+) -> Iterator[np.ndarray]:
+    """Yield uint64 hashes of the rows of some columns, ``block`` at a time."""
+    blocks = zip(*(_hashes(column, block, fewest) for column in columns), strict=True)
+    return map(combine, blocks)
 
 
 def _hashes(column: pd.Series[Any], block: int, fewest: int) -> Iterator[np.ndarray]:
@@ -137,7 +143,7 @@ _MOST = 32  # words: steps for few strings cost as much as for many
 State = list[np.ndarray]
 
 
-def hash_strings(values: pa.Array | pa.ChunkedArray, *, block: int = _BLOCK) -> np.ndarray:
+def hash_strings(values: pa.Array | pa.ChunkedArray, *, block: int = BLOCK) -> np.ndarray:
     """Compute (n,) uint64 hashes of strings, ``block`` at a time, as `pandas.util.hash_array`."""
     texts = to_large_string(values)
     words, starts, lengths = string_words(texts, "<u8")

@@ -132,7 +132,7 @@ def test_report_of_shuffles(clusters, monkeypatch):
     original = sort.sort_to_parquet
 
     def with_event(*args, **kwargs):
-        emit(ShuffleFinished("x", "push", "larger than the store", 8, 6, 3, 9, 100, 10**9, 1.0))
+        emit(ShuffleFinished("x", "push", "larger than the store", 8, 6, 3, 9, 100, 0, 10**9, 1.0))
         return original(*args, **kwargs)
 
     monkeypatch.setattr(sort, "sort_to_parquet", with_event)

@@ -222,7 +222,7 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
 
 
 QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
-SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, largest=10**8)
+SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 0, 10**9, 5.0, largest=10**8)
 
 CASES = {
     "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
