@@ -33,7 +33,7 @@ class Simulated(SimFutures):
 
     Parameters
     ----------
-    nodes, cost, channels
+    nodes, cost, channels, trace
         As `SimFutures` takes them.
     part : int
         Bytes that a map makes.
@@ -49,8 +49,9 @@ class Simulated(SimFutures):
         part: int,
         seconds: float,
         channels: Channels | None = None,
+        trace: bool = False,
     ) -> None:
-        super().__init__(nodes, cost, execute=False, channels=channels)
+        super().__init__(nodes, cost, execute=False, channels=channels, trace=trace)
         self._receipt = Receipt(Tally(rows=part // 100), part, seconds)
 
     def get(self, refs: Sequence[Ref], timeout: float | None = None) -> list[Any]:

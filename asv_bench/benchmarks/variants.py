@@ -10,6 +10,7 @@ References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
@@ -17,6 +18,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.shuffle.algorithms import names
 from dask_exo.shuffle.choose import Limits
 from dask_exo.testing import Call, Channels, Cost
+from dask_exo.testing.simulated.tasks import TaskRun
 
 DATA = 16 * 10**9  # bytes
 NODES, SLOTS = 4, 4
@@ -29,7 +31,10 @@ STORES = {"in memory": 2.5, "tight": 0.9, "out of core": 0.3}  # store of all no
 
 
 class Outcome(NamedTuple):
-    """What a shuffle took: the algorithm that ran, virtual seconds, refs, and bytes."""
+    """What a shuffle took: the algorithm that ran, virtual seconds, refs, and bytes.
+
+    ``busy`` is the share of the slots' time, until the last map has ended, in which tasks ran.
+    """
 
     algorithm: str
     seconds: float
@@ -38,6 +43,7 @@ class Outcome(NamedTuple):
     spilled: int
     restored: int
     moved: int
+    busy: float
 
 
 def run(algorithm: str, partitions: int, store: float) -> Outcome:
@@ -64,7 +70,8 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         return Cost(seconds, made)
 
     machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
-    futures = Simulated(machines, cost, part=part, seconds=part / CPU, channels=CHANNELS)
+    seconds = part / CPU
+    futures = Simulated(machines, cost, part=part, seconds=seconds, channels=CHANNELS, trace=True)
     shuffled = shuffle(futures, partitions, partitions, Limits(algorithm, bundle_target=1e-9))
     reduce(futures, shuffled.inputs)
     return Outcome(
@@ -75,7 +82,14 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         futures.totals.spilled,
         futures.totals.restored,
         futures.totals.moved,
+        _busy(futures.trace),
     )
+
+
+def _busy(trace: Sequence[TaskRun]) -> float:
+    end = max(task.end for task in trace if task.name == run_map.__name__)
+    ran = sum(max(0.0, min(task.end, end) - task.start) for task in trace)
+    return ran / (NODES * SLOTS * end)
 
 
 class Variants:
@@ -101,7 +115,7 @@ def main() -> None:
             for name in [*names(), "auto"]:
                 one = run(name, partitions, factor)
                 label = f"auto: {one.algorithm}" if name == "auto" else name
-                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[4:])
+                sizes = " | ".join(f"{size / 1e9:.1f} GB" for size in one[4:7])
                 print(
                     f"| {store} | {partitions:,} | {label} | {one.seconds:.0f} | {one.objects:,} "
                     f"| {one.written:,} | {sizes} |"

@@ -7,7 +7,7 @@ submitted while their maps still run, so the sizes of their blocks are estimated
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -105,6 +105,11 @@ class MapStage:
         return bool(self._ahead) or self._submitted < len(self._parts)
 
     @property
+    def remaining(self) -> range:
+        """Parts that no call has taken yet."""
+        return range(self._submitted, len(self._parts))
+
+    @property
     def speculates(self) -> bool:
         """Return whether speculative attempts may replace map outputs."""
         return self._attempts.speculates
@@ -184,17 +189,45 @@ class MapStage:
             yield from self._attempts.wait()
             self.collect_finished()
         while self._submitted < stop:
-            while len(self._attempts) >= self._window:
-                yield from self._attempts.wait(oldest=True)
-                self.collect_finished()
-            size = min(self._batch, stop - self._submitted)
-            start, self._submitted = self._submitted, self._submitted + size
-            args = self._parts.call(start, start + size)
-            row = MapOutput(owned, size)
-            self._attempts.start(row, args, node=node, allow_speculation=allow_speculation)
-            self.calls += 1
+            parts = range(self._submitted, stop)
+            row = yield from self._take_call(
+                parts, node=node, owned=owned, allow_speculation=allow_speculation
+            )
             rows.append(row)
         return rows
+
+    def take_on_nodes(self, parts: Mapping[str, range]) -> Steps[dict[str, list[MapOutput]]]:
+        """Submit maps of the parts for each node, by its id; return their blocks.
+
+        Calls for the nodes alternate, so that all have work. Parts may be in any order; each is
+        taken once. Rows may change until they are ``final``.
+        """
+        self.rounds += 1
+        rows: dict[str, list[MapOutput]] = {node: [] for node in parts}
+        waiting = deque(parts.items())
+        while waiting:
+            node, left = waiting.popleft()
+            row = yield from self._take_call(
+                left, node=node, owned=self._spec.owned, allow_speculation=True
+            )
+            rows[node].append(row)
+            waiting.extend([(node, left[row.parts :])] if len(left) > row.parts else [])
+        return rows
+
+    def _take_call(
+        self, parts: range, *, node: str | None, owned: Sequence[range], allow_speculation: bool
+    ) -> Steps[MapOutput]:
+        """Submit one call, for the first of some ``parts``."""
+        while len(self._attempts) >= self._window:
+            yield from self._attempts.wait(oldest=True)
+            self.collect_finished()
+        size = min(self._batch, len(parts))
+        args = self._parts.call(parts.start, parts.start + size)
+        row = MapOutput(owned, size)
+        self._attempts.start(row, args, node=node, allow_speculation=allow_speculation)
+        self._submitted += size
+        self.calls += 1
+        return row
 
     def finish(self) -> Steps[None]:
         """Wait until all maps have finished."""

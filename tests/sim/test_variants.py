@@ -55,3 +55,11 @@ def test_rows_cross_the_network_once() -> None:
 
 def test_magnet_spills_its_map_outputs_too() -> None:
     assert run("magnet", 64, 0.3).spilled > 1.7 * run("push", 64, 0.3).spilled
+
+
+@pytest.mark.parametrize("partitions", PARTITIONS)
+def test_all_nodes_map_and_merge_with_riffle(partitions) -> None:
+    """With 1,024 partitions 0.43 of the slots were busy: one node after the other had maps."""
+    riffle = run("riffle", partitions, 2.5)
+    assert riffle.busy > 0.9
+    assert riffle.seconds < 1.3 * run("push", partitions, 2.5).seconds

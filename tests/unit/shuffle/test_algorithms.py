@@ -130,7 +130,7 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
         "magnet": lambda: merging_objects(calls, r, w, rounds, width),
         "streaming": lambda: merging_objects(calls, r, w, rounds, width),
         "riffle": lambda: merging_objects(
-            calls, r, w, riffle_merges(m, probes, choice.knobs["factor"]), width
+            calls, r, w, riffle_merges(m, w, probes, choice.knobs["factor"]), width
         ),
         "two-level": lambda: (
             two_level.packed_objects(calls, w, choice.knobs["groups"], probes)
@@ -140,10 +140,10 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
     assert f.objects - m == expected[algorithm]()
 
 
-def riffle_merges(m: int, probes: int, factor: int) -> int:
-    """The probed parts are merged with those that make up the factor."""
-    first = max(probes, min(factor, m))
-    return 1 + -(-(m - first) // factor)
+def riffle_merges(m: int, w: int, probes: int, factor: int) -> int:
+    """The probed parts are merged first; then each node merges as many in every turn."""
+    turns = -(-(m - probes) // (w * max(factor, 1)))
+    return factor and 1 + min(turns * w, m - probes)
 
 
 def test_map_outputs_of_push_are_dropped_when_they_are_merged() -> None:
@@ -181,14 +181,18 @@ def test_riffle_merges_on_the_node_of_its_maps() -> None:
     parts = [f.put(pd.DataFrame({"k": range(20)})) for _ in range(15)]
     limits = Limits(algorithm="riffle", bundle_target=1e-9)
     choice = drive(f, run_shuffle(f, Refs(parts), spec, limits)).choice
-    assert choice.knobs["factor"] > 1
-    mapped: set[str | None] = set()
-    for kind, node in asked[3:]:  # after those that were mapped to be measured
-        if kind == "map":
-            mapped.add(node)
-        else:
-            assert mapped <= {node}
-            mapped.clear()
+    assert choice.knobs["factor"] == 5
+    asked = asked[6:]  # after those that were mapped to be measured, and their merges
+    assert [node for kind, node in asked if kind == "map"] == ["n0", "n1", "n2"] * 4
+    assert [node for kind, node in asked if kind == "merge"] == ["n0", "n1", "n2"]
+
+
+def test_riffle_does_not_merge_large_blocks_in_memory() -> None:
+    frames = [pd.DataFrame({"k": range(10**6)}) for _ in range(8)]
+    for store, merges in ((10**9, False), (5 * 10**7, True)):
+        shuffled, _, f = run(frames, 1, nodes(2, store=store), algorithm="riffle")
+        assert shuffled.choice.knobs["factor"] == merges
+        assert (f.objects - 8 > shuffled.calls * 3) is merges
 
 
 def test_small_parts_share_calls_and_large_ones_do_not() -> None:
