@@ -12,6 +12,7 @@ References: Exoshuffle section 3.3.2.2, after Riffle (Zhang et al., EuroSys 2018
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from dask_exo.cluster.futures import Futures
@@ -57,10 +58,9 @@ def run(
     nodes = [node.id for node in spec.nodes if node.id not in spec.slow]
     for turn in _turns(maps.remaining, factor, len(nodes)):
         outputs = yield from maps.take_on_nodes(dict(zip(nodes, turn, strict=False)))
-        for node, rows in outputs.items():
-            merges += stage.merge_here(merge_all, rows, node)
-        del rows, outputs
-        merges = stage.unfinished(merges)
+        started = [stage.merge_here(merge_all, rows, node) for node, rows in outputs.items()]
+        del outputs  # held by the merges only
+        merges = stage.unfinished([*merges, *chain.from_iterable(started)])
     yield from maps.finish()
     stage.resubmit_stale(merges)
     return stage.inputs()
