@@ -3,13 +3,13 @@
 The guide is Exoshuffle section 3.5.1.2: data that stays in memory is shuffled fastest by `simple`,
 which copies nothing twice, unless its M·R blocks are so small that reading them costs more than
 merging them. Other data is shuffled by `push`, which writes few large objects where `simple` would
-restore its spilled outputs R times. If M maps times W nodes are more objects than the driver can
+spill and restore many small ones. If M maps times W nodes are more objects than the driver can
 track, `two_level` makes M·√W of them.
 
 Each algorithm estimates its own cost by the arithmetic at the end. Sizes are measured on the first
-maps, speeds are constants. Bytes spilled are those that do not fit the store; bytes restored count
-a packed object whole each time that a reducer reads it, as Ray does. The estimate does not know
-that combined blocks are smaller.
+maps, speeds are constants. Bytes spilled are those that do not fit the store. Bytes restored count
+a packed object whole, as Ray reads it, but once for all reducers that run at the same time. The
+estimate does not know that combined blocks are smaller.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SHARED_FRACTION = 0.5  # of a node's store, for running reducers and those that 
 MOST_SHARES = 2  # times the equal share of a round; a node that gets more does several merges
 
 MERGES_PER_NODE = 3  # of `push` that run on a node at the same time; more would starve its maps
+
+INLINED = 100_000  # bytes; Ray keeps smaller outputs of tasks in the driver's memory
 
 BOOKKEEPING = 2500  # bytes that Ray's driver keeps for a ref, measured: 2 to 3 kB
 
@@ -335,7 +337,7 @@ def estimate_merging(
     >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
     >>> cost = estimate_merging(shape, Limits(), per_merge=4)
     >>> cost.objects, cost.restored // 10**9
-    (1450, 16)
+    (1450, 8)
     """
     m, r, w = shape.parts, shape.reducers, shape.nodes
     knobs = round_knobs(shape, limits)
@@ -346,7 +348,7 @@ def estimate_merging(
         objects=merging_objects(m, r, w, merges, knobs.width),
         inputs=m * w + merges * r,
         spilled=shape.spilled(copies),
-        restored=shape.spilled() * knobs.width,
+        restored=shape.spilled(),  # neighbours that share a block read it together
         sent=shape.sent,
     )
 

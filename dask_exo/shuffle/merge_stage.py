@@ -23,6 +23,7 @@ from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.spec import (
     BlockRefs,
     MapOutput,
+    Owned,
     ReducerGroup,
     ReducerInput,
     Spec,
@@ -121,6 +122,15 @@ class MergeStage:
                         tasks.append(self._start(merged_rows, list(on_node), node))
         return tasks
 
+    def add_unmerged(self, rows: Sequence[MapOutput]) -> None:
+        """Let the reducers read the packed blocks of finished ``rows`` as they are."""
+        for owned, alike in groupby(rows, key=lambda row: row.owned):
+            same = list(alike)
+            for i, reducers in enumerate(owned):
+                for _, group, output in self._outputs_of(i, reducers):
+                    output.refs = [row[i] for row in same]
+                    group.blocks.append(output)
+
     def merge_here(
         self, fn: Callable[..., Any], rows: Sequence[MapOutput], node: str | None
     ) -> list[MergeTask]:
@@ -191,6 +201,11 @@ class MergeStage:
                 self._submit(merge, args)
             if all(row.final for row in merge.rows):
                 merge.rows = []
+
+    @property
+    def owned(self) -> Owned:
+        """Reducers that share merged blocks."""
+        return tuple(group.reducers for group in self._groups)
 
     def inputs(self, keep_alive: object = None) -> list[ReducerInput]:
         """Return the (R,) inputs of the reducers; ``keep_alive`` lives as long as they do."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -208,17 +208,6 @@ def reducer_inputs(
         for slots, refs in group_by_refs(group.reducers, group.blocks)
         for slot in slots
     ]
-
-
-def unmerged_inputs(rows: Sequence[MapOutput], spec: Spec) -> list[ReducerInput]:
-    """Return the (R,) inputs of the reducers without a merge."""
-    groups = reducer_groups(spec, spec.reducers)
-    for owned, same in groupby(rows, key=lambda row: row.owned):
-        packed = zip(owned, zip(*same, strict=True), strict=True)
-        blocks = [BlockRefs(reducers, list(refs)) for reducers, refs in packed]
-        for group in groups:
-            group.blocks += [b for b in blocks if overlap(b.reducers, group.reducers)]
-    return reducer_inputs(groups, spec)
 
 
 def group_by_refs(

@@ -39,15 +39,15 @@ BUGS = [
     Bug(
         "a shard is dropped",
         "shuffle/algorithms/simple.py",
-        "return unmerged_inputs(rows, spec)",
-        "return unmerged_inputs(rows[1:], spec)",
+        "stage.add_unmerged(rows)",
+        "stage.add_unmerged(rows[1:])",
         SHUFFLE,
     ),
     Bug(
         "a shard is doubled",
         "shuffle/algorithms/simple.py",
-        "return unmerged_inputs(rows, spec)",
-        "return unmerged_inputs([*rows, rows[0]], spec)",
+        "stage.add_unmerged(rows)",
+        "stage.add_unmerged([*rows, rows[0]])",
         SHUFFLE,
     ),
     Bug(

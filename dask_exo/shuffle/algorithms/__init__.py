@@ -72,8 +72,8 @@ def register(
     tune : callable, optional
         ``tune(shape, limits)`` returns knobs by name, besides those of `RoundKnobs`.
     avoids_slow_nodes : bool
-        Whether it can take rows that are packed for different reducers, as `MergeStage` and
-        `unmerged_inputs` can. Only then slow nodes get no work.
+        Whether it can take rows that are packed for different reducers, as `MergeStage` can.
+        Only then slow nodes get no work.
     """
     name = (name or algorithm.__name__).replace("_", "-")
     entry = Algorithm(algorithm, cost, tune, avoids_slow_nodes)
@@ -123,7 +123,7 @@ def choose_algorithm(shape: Shape, limits: Limits) -> tuple[Choice, dict[str, Sh
     >>> shape = Shape(10**10, parts=100, reducers=100, nodes=1, slots=2, store=2 * 10**9)
     >>> choice, costs = choose_algorithm(shape, Limits())
     >>> choice.algorithm, costs["simple"].restored // 10**9, costs["push"].restored // 10**9
-    ('push', 800, 16)
+    ('push', 8, 8)
     """
     costs = {name: a.cost(shape, limits) for name, a in _algorithms.items() if a.cost is not None}
     name, reason = choose(shape, limits, {name: cost.seconds for name, cost in costs.items()})

@@ -30,7 +30,7 @@ from dask_exo.shuffle.choose import (
 )
 from dask_exo.shuffle.map_stage import MapStage
 from dask_exo.shuffle.merge_stage import MergeStage
-from dask_exo.shuffle.spec import ReducerInput, Spec, unmerged_inputs
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
 AVOIDS_SLOW_NODES = True
 
@@ -48,12 +48,13 @@ def run(
 
     Without a factor there are no merges.
     """
+    stage = MergeStage(futures, maps, spec, width, caps)
     rows = yield from maps.take(0, allow_speculation=True)  # those that were measured, if any
     if not factor:
         rows += yield from maps.take(len(maps), allow_speculation=True)
         yield from maps.finish()
-        return unmerged_inputs(rows, spec)
-    stage = MergeStage(futures, maps, spec, width, caps)
+        stage.add_unmerged(rows)
+        return stage.inputs()
     merges, rows = stage.merge(rows), []
     nodes = [node.id for node in spec.nodes if node.id not in spec.slow]
     for turn in _turns(maps.remaining, factor, len(nodes)):

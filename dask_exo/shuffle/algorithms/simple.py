@@ -2,8 +2,9 @@
 
 It is the fastest while the data stays in memory: each row is copied once by the map and once by the
 reducer. Blocks of one node's reducers are packed into one object, so M·W objects are made
-where the textbook's M·R would be. Out of core, each of the R reducers restores every spilled
-packed object whole: use `push`.
+where the textbook's M·R would be. Out of core such an object would be restored whole for each of
+its reducers, so only those share one that run at the same time. Then blocks are many and small, as
+in the textbook: use `push`.
 
 References: Exoshuffle section 3.3.2.1, listing 2 (``simple_shuffle``).
 """
@@ -12,29 +13,71 @@ from __future__ import annotations
 
 from dask_exo.cluster.futures import Futures
 from dask_exo.cluster.waiting import Steps
-from dask_exo.shuffle.choose import Limits, Shape, ShuffleCost, estimate
+from dask_exo.shuffle.choose import (
+    INLINED,
+    Knobs,
+    Limits,
+    Shape,
+    ShuffleCost,
+    estimate,
+    merged_objects,
+)
 from dask_exo.shuffle.map_stage import MapStage
-from dask_exo.shuffle.spec import ReducerInput, Spec, unmerged_inputs
+from dask_exo.shuffle.merge_stage import MergeStage
+from dask_exo.shuffle.spec import ReducerInput, Spec
 
 AVOIDS_SLOW_NODES = True
 
 
-def run(futures: Futures, maps: MapStage, spec: Spec) -> Steps[list[ReducerInput]]:  # noqa: ARG001
-    """Map every part; reducer ``r`` of node ``w`` reads object ``w`` of each."""
-    rows = yield from maps.take(len(maps), allow_speculation=True)  # (M, W)
+def run(futures: Futures, maps: MapStage, spec: Spec, *, sharing: int) -> Steps[list[ReducerInput]]:
+    """Map every part; ``sharing`` neighbouring reducers read the same object of each."""
+    stage = MergeStage(futures, maps, spec, sharing)
+    owned = None  # those of each node
+    if stage.owned != tuple(filter(None, spec.owned)):
+        owned = stage.owned
+        # the measured parts are packed for all reducers of a node
+        measured = yield from maps.take(0, allow_speculation=True)
+        stage.rounds.append(stage.merge(measured))
+        del measured
+    rows = yield from maps.take(len(maps), owned=owned, allow_speculation=True)
     yield from maps.finish()
-    return unmerged_inputs(rows, spec)
+    yield from stage.wait_for_rounds(0)
+    stage.add_unmerged(rows)
+    return stage.inputs()
 
 
-def cost(shape: Shape, limits: Limits) -> ShuffleCost:  # noqa: ARG001
+def cost(shape: Shape, limits: Limits) -> ShuffleCost:
     """Estimate the cost of one shuffle."""
-    readers = -(-shape.reducers // shape.nodes)  # of each packed object
+    m, r, w = shape.parts, shape.reducers, shape.nodes
+    sharing = _sharing(shape, limits)
     return estimate(
         shape,
         passes=2,
-        objects=shape.parts * (shape.nodes + 1),  # with the receipts
-        inputs=shape.parts * shape.reducers,
+        objects=packed_objects(m, r, w, min(m, shape.slots), sharing),
+        inputs=m * r,
         spilled=shape.spilled(),
-        restored=shape.spilled() * readers,
+        restored=shape.spilled() * -(-min(sharing, -(-r // w)) // max(1, shape.slots // w)),
         sent=shape.sent,
     )
+
+
+def tune(shape: Shape, limits: Limits) -> Knobs:
+    """Compute the knob that other algorithms do not have."""
+    return {"sharing": _sharing(shape, limits)}
+
+
+def packed_objects(calls: int, reducers: int, nodes: int, probes: int, sharing: int) -> int:
+    """Count packed blocks and receipts; ``probes`` of the ``calls`` were measured first."""
+    groups = merged_objects(reducers, nodes, sharing)
+    if groups <= min(reducers, nodes):
+        return calls * (nodes + 1)
+    return probes * (nodes + 1) + groups + (calls - probes) * (groups + 1)
+
+
+def _sharing(shape: Shape, limits: Limits) -> int:
+    if shape.nbytes <= limits.memory_fraction * shape.store:
+        return max(1, shape.reducers)
+    together = max(1, shape.slots // shape.nodes)  # that run on a node
+    block = max(1, shape.part // shape.reducers)
+    fewest = -(-shape.parts * shape.reducers // limits.most_objects)
+    return max(1, min(max(together, fewest, INLINED // block), shape.reducers))

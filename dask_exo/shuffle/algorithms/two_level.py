@@ -70,7 +70,7 @@ def cost(shape: Shape, limits: Limits) -> ShuffleCost:
         + rounds * choose.merged_objects(r, w, knobs.width),
         inputs=m * groups + rounds * r,
         spilled=shape.spilled(),
-        restored=shape.spilled() * knobs.width,
+        restored=shape.spilled(),
         sent=shape.sent * min(2, groups),
     )
 

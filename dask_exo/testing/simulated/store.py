@@ -231,15 +231,15 @@ AHEAD_FRACTION = 0.5  # of the store, for arguments of all tasks, before more ar
 class Channel:
     """Bytes one after another, at one rate."""
 
-    __slots__ = ("free", "rate")
+    __slots__ = ("free", "rate", "seek")
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
+    def __init__(self, rate: float, seek: float = 0.0) -> None:
+        self.rate, self.seek = rate, seek
         self.free = 0.0
 
-    def use(self, now: float, nbytes: int) -> float:
-        """Let bytes pass after all others; return when the last one has."""
-        self.free = max(now, self.free) + nbytes / self.rate
+    def use(self, now: float, nbytes: int, seeks: int = 0) -> float:
+        """Let bytes pass after all others, found by so many seeks; return when the last one has."""
+        self.free = max(now, self.free) + nbytes / self.rate + seeks * self.seek
         return self.free
 
 
@@ -273,7 +273,7 @@ class NodeIO:
     def __init__(
         self, channels: Channels, store: NodeStore, all_io: dict[NodeStore, NodeIO]
     ) -> None:
-        self.disk = Channel(channels.disk)
+        self.disk = Channel(channels.disk, channels.seek)
         self.inward, self.outward = Channel(channels.net), Channel(channels.net)
         self.ahead: dict[SimTask, None] = {}  # without a slot; arguments in transfer or here
         self.ready: deque[SimTask] = deque()  # those whose arguments are here
@@ -356,7 +356,7 @@ class NodeIO:
         if is_local:
             write_bytes += nbytes
         if write_bytes:
-            ends.append(self.disk.use(now, write_bytes))
+            ends.append(self.disk.use(now, write_bytes, is_local))
         if not is_local:
             task.moved += nbytes
             ends.append(self.inward.use(now, nbytes))
@@ -364,7 +364,7 @@ class NodeIO:
             if owner is not None:  # else it is the driver's
                 ends.append(owner.outward.use(now, nbytes))
                 if disk_bytes:
-                    ends.append(owner.disk.use(now, nbytes))
+                    ends.append(owner.disk.use(now, nbytes, 1))
             if in_memory:
                 self._store.used += nbytes
         if disk_bytes:

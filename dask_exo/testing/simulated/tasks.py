@@ -35,10 +35,14 @@ class Cost(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Bytes per second of every node: its disk reads and writes, its network in each direction."""
+    """Bytes per second of every node: its disk reads and writes, its network in each direction.
+
+    Reading a value from the disk takes ``seek`` seconds more, whatever its size.
+    """
 
     disk: float
     net: float
+    seek: float = 0.0
 
 
 CostModel = Callable[[Call], Cost]

@@ -96,11 +96,12 @@ def test_several_collections_are_one_computation() -> None:
 
 
 def test_costs_at_the_scale_of_cloudsort() -> None:
-    """100 TB on 40 nodes: a plain shuffle would restore what it spilled 625 times."""
+    """100 TB on 40 nodes: a plain shuffle would restore what it spilled 21 times."""
     shape = Shape(10**14, 50_000, 25_000, 40, 480, 40 * 38 * 10**9)
     choice, found = choose_algorithm(shape, Limits())
     assert choice.algorithm == "push"
-    assert found["simple"].restored == 625 * found["simple"].spilled
+    assert found["simple"].restored == 21 * found["simple"].spilled  # 250 blocks share an object
+    assert found["simple"].seconds > 5 * found["push"].seconds
     assert found["push"].restored == found["push"].spilled < 10**14
     assert found["magnet"].spilled > 1.9 * found["push"].spilled
     assert found["push"].sent == 10**14 * 39 // 40

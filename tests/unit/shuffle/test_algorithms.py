@@ -21,7 +21,7 @@ from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.shuffle import algorithms
-from dask_exo.shuffle.algorithms import choose_algorithm, two_level
+from dask_exo.shuffle.algorithms import choose_algorithm, simple, two_level
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits, Shape, batch_size, merged_objects, merging_objects
 from dask_exo.shuffle.map_stage import Refs
@@ -125,7 +125,7 @@ def test_an_algorithm_makes_as_many_objects_as_it_says(m: int, w: int, algorithm
     width, rounds, probes = choice.knobs["width"], -(-m // choice.per_round), min(m, 2 * w)
     after = -(-(m - probes) // choice.per_round)
     expected = {
-        "simple": lambda: calls * (w + 1),
+        "simple": lambda: simple.packed_objects(calls, r, w, probes, choice.knobs["sharing"]),
         "push": lambda: merging_objects(calls, r, w, rounds, width),
         "magnet": lambda: merging_objects(calls, r, w, rounds, width),
         "streaming": lambda: merging_objects(calls, r, w, rounds, width),
