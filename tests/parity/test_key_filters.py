@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import events
-from dask_exo.planning.rewrite import ExoShuffle, rewrite
+from dask_exo.planning.expressions import ExoShuffle
+from dask_exo.planning.rewrite import rewrite
 from dask_exo.report import recording
 from dask_exo.shuffle import key_filters
 from tests._data import inline

@@ -21,7 +21,8 @@ from dask.dataframe.tseries.resample import Resampler
 from dask.delayed import Delayed
 
 from dask_exo.dask_adapter import CoreExpr
-from dask_exo.planning.rewrite import ExoShuffle, rewrite
+from dask_exo.planning.expressions import ExoShuffle
+from dask_exo.planning.rewrite import rewrite
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Dask and pandas, about odd arguments
 
