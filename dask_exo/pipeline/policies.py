@@ -169,7 +169,7 @@ class Adaptive(Policy):
         for i, source in enumerate(view.stages):
             cost = max(source.output_bytes, source.block_bytes)
             probing = source.seconds is None and source.running > 0
-            fits = view.used + cost <= view.limit or view.used == 0
+            fits = view.has_room_to_start(i) or view.used == 0
             affordable = self._budget >= cost and fits and not probing
             if not source.before and view.startable(i) and affordable:
                 self._budget -= cost

@@ -48,6 +48,13 @@ def test_fixed_slots_take_a_quarter_longer_if_work_changes():
     assert work.run(Adaptive()).seconds <= work.run(Static([4, 4])).seconds
 
 
+@pytest.mark.parametrize("partitions", [8, 10, 20])
+def test_the_adaptive_policy_uses_little_memory_and_keeps_the_limit(partitions):
+    out = WORKLOADS["inference"].run(Adaptive(), partitions)
+    assert out.peak <= partitions * 100
+    assert out.seconds <= 1.4 * BEST[partitions]
+
+
 def test_the_first_output_comes_long_before_staged():
     for name in ("images", "inference"):
         work = WORKLOADS[name]
