@@ -19,8 +19,8 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (41_270, 41_270),
-    "files of the package": (190, 190),
+    "lines of the package": (41_640, 41_640),
+    "files of the package": (191, 191),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),
     "public class names that mean two things": (0, 0),

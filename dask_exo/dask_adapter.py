@@ -41,6 +41,7 @@ from dask.dataframe.dask_expr._expr import (
     DropDuplicatesBlockwise,
     Expr,
     Fused,
+    Index,
     MapPartitions,
     PartitionsFiltered,
     Projection,
@@ -54,12 +55,14 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr._expr import Partitions as SelectPartitions
 from dask.dataframe.dask_expr._expr import _DelayedExpr as DelayedExpr
 from dask.dataframe.dask_expr._groupby import (
+    DecomposableGroupbyAggregation,
     GroupByChunk,
     SingleAggregation,
 )
 from dask.dataframe.dask_expr._groupby import _mean_chunk as mean_chunk
 from dask.dataframe.dask_expr._merge import BlockwiseMerge, BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._quantiles import RepartitionQuantiles
+from dask.dataframe.dask_expr._reductions import Chunk, TreeReduce
 from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 from dask.dataframe.dask_expr._shuffle import (
     AssignPartitioningIndex,

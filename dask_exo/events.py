@@ -167,6 +167,18 @@ class PartsCut(Event):
 
 
 @dataclass(frozen=True)
+class ReducersDivided(Event):
+    """Large reducers of a join were divided: their number, and the largest output after that.
+
+    ``name`` is that of the shuffle of one side, and ``largest`` the bytes of that side.
+    """
+
+    name: str
+    reducers: int
+    largest: int
+
+
+@dataclass(frozen=True)
 class ShuffleSeen(Event):
     """State of a shuffle, about once a second.
 

@@ -19,7 +19,9 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
+from dask_exo import events
 from dask_exo.dask_adapter import new_collection
+from dask_exo.report import Collector
 
 PARTS, RANKS = 20, 100_000
 KEYS = {"even": 0.0, "Zipf 1.1": 1.1, "Zipf 1.3": 1.3, "Zipf 1.5": 1.5, "one key, 90 %": None}
@@ -59,6 +61,17 @@ def aggregated(result: dd.DataFrame, ddf: dd.DataFrame) -> np.ndarray:
     return lengths(distinct.shuffle("key", npartitions=PARTS))
 
 
+def read_bytes(joined: dd.DataFrame) -> float:
+    """Largest over mean bytes that a task reads of the larger side of a join, if rows are summed.
+
+    Nothing depends on the partitions of the join then, so that its large outputs may be divided.
+    """
+    collector = Collector(detailed=True)
+    with events.observing(collector):
+        joined["value"].sum().compute()
+    return max(collector.figures().shuffles, key=lambda shuffle: shuffle.nbytes).skew
+
+
 def ray_sort(rows: int, exponent: float | None) -> np.ndarray:
     """Rows of each block that Ray Data sorts."""
     import ray
@@ -80,6 +93,7 @@ def measure(rows: int, rounds: int, only: str) -> None:
     jobs: dict[str, Callable[[dd.DataFrame], dd.DataFrame]] = {
         "exo.merge": lambda ddf: ddf.exo.merge(ours, on="key"),
         "merge": lambda ddf: ddf.merge(ours, on="key", broadcast=False),
+        "merge, summed": lambda ddf: ddf.merge(ours, on="key", broadcast=False),
         "exo.merge, left, frequent on the right": lambda ddf: ours.exo.merge(ddf, "left", "key"),
         "merge, left": lambda ddf: ours.merge(ddf, "left", "key", broadcast=False),
         "exo.merge, outer": lambda ddf: ours.exo.merge(ddf, "outer", "key"),
@@ -102,12 +116,16 @@ def measure(rows: int, rounds: int, only: str) -> None:
             for job, run in jobs.items():
                 start = time.perf_counter()
                 result = run(ddf)
-                sizes = lengths(result)
+                if job.endswith("summed"):
+                    uneven[job, name] = read_bytes(result)
+                    sizes = None
+                else:
+                    sizes = lengths(result)
                 if turn:
                     seconds.setdefault((job, name), []).append(time.perf_counter() - start)
                 elif job in groups:
                     sizes = aggregated(result, ddf)
-                if not turn or job not in groups:
+                if sizes is not None and (not turn or job not in groups):
                     uneven[job, name] = sizes.max() / sizes.mean()
     for name, exponent in KEYS.items() if not only else ():
         sizes = ray_sort(rows, exponent)

@@ -27,6 +27,7 @@ from dask_exo.events import CallSpan
 from dask_exo.execution.checkpoints import PartCheckpoint
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
+from dask_exo.shuffle.blocks import Share
 from dask_exo.shuffle.spec import Tally
 
 
@@ -45,6 +46,8 @@ class GatheredBlocks(NamedTuple):
     slot: int
     indices: Sequence[int]
     split: Partitioner
+    share: Share | None = None  # of its rows; None for all
+    is_copy: bool = False  # another task assembles the same rows
 
 
 class Value(NamedTuple):
@@ -64,7 +67,7 @@ class Job(NamedTuple):
 
     key: Key
     nodes: Sequence[tuple[Key, GraphNode]]
-    inputs: dict[Key, Argument | GatheredBlocks | JobOutput | Value]
+    inputs: dict[Key, Argument | list[GatheredBlocks] | JobOutput | Value]
     retries: int = 0
     returned: bool = True  # its value is read outside of the call
     checkpoint: PartCheckpoint | None = None  # of its value, if it is an input of a shuffle

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from dask_exo.execution.persisted import Local, Remote, checked
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
-from dask_exo.shuffle.spec import ReducerInput
+from dask_exo.shuffle.spread import Piece
 
 Entry = tuple[float, int, int, Bundle]
 """A bundle with its sort key: priority, and Dask's order."""
@@ -213,10 +213,15 @@ class ReadyQueue:
 class PendingOutput:
     """An output of a shuffle that is not assembled yet, and its approximate size."""
 
-    key: OutputKey
-    column: ReducerInput
+    stage: Key
+    pieces: Sequence[Piece]
     split: Partitioner
     nbytes: int
+
+    @property
+    def node(self) -> str | None:
+        """Node where its blocks are."""
+        return self.pieces[0].column.node
 
 
 Location = Local | Remote | PendingOutput
@@ -269,9 +274,7 @@ class HeldValues:
     def preferred_node(self, keys: Iterable[Key]) -> str | None:
         """Return the node on which all shuffled ones among these values are placed, if any."""
         locations = [self._locations.get(key) for key in keys]
-        nodes = {
-            location.column.node for location in locations if isinstance(location, PendingOutput)
-        }
+        nodes = {location.node for location in locations if isinstance(location, PendingOutput)}
         return nodes.pop() if len(nodes) == 1 else None
 
     def fetch(self, key: Key, get: Callable[[list[Ref]], list[Any]]) -> Any:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 from tlz import partition_all
 
 from dask_exo import events
@@ -30,7 +31,9 @@ from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.key_filters import FilterSource, KeyFilters
 from dask_exo.shuffle.run_shuffle import Shuffled, limits_of, run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.spread import Division, divide, piece_bytes, pieces
 
+MOST_SIZES = 2**24  # that the maps of a shuffle report, one for each partition and reducer
 BLOCK_SHARE = 0.8  # of a node's store: a larger object leaves no room for the ones it is made of
 
 
@@ -39,6 +42,7 @@ class RunningShuffle:
     """A running shuffle: a coroutine, and what it waits for."""
 
     stage: Stage
+    maps: StageMaps
     steps: Steps[Shuffled]
     actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
@@ -54,17 +58,23 @@ class RunningShuffle:
             return result
         return None
 
-    def outputs(self, shuffled: Shuffled) -> Iterator[tuple[OutputKey, PendingOutput]]:
-        """Yield the outputs, which the tasks that read them assemble."""
-        nbytes, checkpoint = _output_bytes(shuffled), self.checkpoint
+    def outputs(
+        self, shuffled: Shuffled, side: int = 0, divisions: Sequence[Division] = ()
+    ) -> Iterator[tuple[OutputKey, PendingOutput]]:
+        """Yield the outputs, which the tasks that read them assemble.
+
+        ``divisions`` are those of the join that reads them, as its ``side``.
+        """
+        checkpoint, sent, nbytes = self.checkpoint, self.maps.sent, _output_bytes(shuffled)
         split = replace(self.stage.partitioner, limit=shuffled.choice.whole)
-        columns = zip(self.stage.columns, shuffled.inputs, strict=True)
-        for place, (key, column) in enumerate(columns):  # numbers of the outputs that are read
+        outputs = pieces(shuffled.inputs, side, divisions)
+        for key, output in zip(self.stage.columns, outputs, strict=True):
             partitioner = split
             if checkpoint is not None and key.slot in checkpoint.keys:
                 checkpoint_key = checkpoint.keys[key.slot]
                 partitioner = CheckpointingSplit(count=split.count, inner=split, key=checkpoint_key)
-            yield key, PendingOutput(OutputKey(key.stage, place), column, partitioner, nbytes)
+            size = nbytes if sent is None else piece_bytes(output, sent)
+            yield key, PendingOutput(key.stage, output, partitioner, size)
 
 
 def _output_bytes(shuffled: Shuffled) -> int:
@@ -92,7 +102,11 @@ class StageMaps:
         self.may_wait = stage.join is not None and filters.may_filter(stage.join)
         self._filter: tuple[Ref, FilterSource] | None = None
         self.left_out = 0
-        self._observed = events.listening()
+        self.sent: np.ndarray | None = None  # (R,) bytes for each reducer, if they are added up
+        sizes = len(stage.parts) * len(stage.columns)
+        if stage.join is not None and stage.join.partner and sizes <= MOST_SIZES:
+            self.sent = np.zeros(len(stage.columns))
+        self._observed = self.sent is not None or events.listening()
 
     def __len__(self) -> int:
         """Return the number of partitions, M."""
@@ -131,6 +145,8 @@ class StageMaps:
             )
         )
         if detail.sent is not None:
+            if self.sent is not None:
+                self.sent += detail.sent
             events.emit(events.PartsCut(name, detail.start, detail.parts, len(self), detail.sent))
         self.left_out += detail.left_out
 
@@ -158,7 +174,10 @@ class RunningShuffles:
         self._queue, self._values = queue, values
         self._accounting, self._config, self._watcher = accounting, config, watcher
         self._shuffles: list[RunningShuffle] = []
+        # a side of a join, and its result, by the name of the side that it waits for
+        self._waiting: dict[str, tuple[RunningShuffle, Shuffled]] = {}
         by_name = {stage.join.name: stage for stage in stages if stage.join is not None}
+        self._pending = dict(by_name)  # sides that have not ended
         self._filters = KeyFilters(
             futures,
             [stage.join for stage in stages if stage.join is not None],
@@ -223,7 +242,7 @@ class RunningShuffles:
             by_reference=self._futures.shares_memory,
         )
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
-        shuffle = RunningShuffle(stage, steps, actors)
+        shuffle = RunningShuffle(stage, maps, steps, actors)
         if stage.checkpoint is not None:
             window = spec.slots * config.tasks_per_slot
             shuffle.steps = self._checkpointed(shuffle, steps, stage.checkpoint, window)
@@ -255,6 +274,7 @@ class RunningShuffles:
 
     def advance(self) -> None:
         """Resume each shuffle whose condition is met."""
+        self._release_alone()
         for shuffle in self.resumable:
             stage = shuffle.stage
             try:
@@ -270,8 +290,36 @@ class RunningShuffles:
                 self._accounting.add_sent(stage, shuffled.tally)
                 self._queue.unfinished -= 1
                 self._watcher.finished(stage.key, stage_keys(stage), None)
-                for key, output in shuffle.outputs(shuffled):
-                    self._queue.fulfil(key, output)
+                self._release(shuffle, shuffled)
+
+    def _release(self, shuffle: RunningShuffle, shuffled: Shuffled) -> None:
+        """Queue the outputs of a shuffle; those of both sides of a join when both have ended."""
+        join, sides = shuffle.stage.join, [(shuffle, shuffled)]
+        if join is not None and join.partner is not None:
+            self._pending.pop(join.name, None)
+            if join.name in self._waiting:
+                sides.append(self._waiting.pop(join.name))
+            elif not self._is_lost(join.partner):
+                self._waiting[join.partner] = shuffle, shuffled
+                return
+        divisions = _divisions([side for side, _ in sides])
+        for number, side in enumerate(sides):
+            outputs = list(side[0].outputs(side[1], number, divisions))
+            if divisions:
+                largest = max(output.nbytes for _, output in outputs)
+                label = side[0].stage.label
+                events.emit(events.ReducersDivided(label, len(divisions), largest))
+            for key, output in outputs:
+                self._queue.fulfil(key, output)
+
+    def _release_alone(self) -> None:
+        """Queue the outputs of sides of joins whose partners will not start."""
+        for name in [name for name in self._waiting if self._is_lost(name)]:
+            self._release(*self._waiting.pop(name))
+
+    def _is_lost(self, name: str) -> bool:
+        """Return whether a side of a join has failed, or will never start."""
+        return name not in self._pending or self._queue.is_removed(self._pending[name])
 
     def finished(self, refs: Collection[Ref]) -> None:
         """Tell the shuffles which refs are done."""
@@ -287,6 +335,7 @@ class RunningShuffles:
 
     def stop(self) -> None:
         """End all shuffles."""
+        self._waiting.clear()
         for shuffle in self._shuffles:
             shuffle.steps.close()
         self._shuffles.clear()
@@ -298,7 +347,9 @@ class RunningShuffles:
 
     def _fail(self, shuffle: RunningShuffle, error: Exception) -> None:
         """Fail the outputs of a shuffle that raised an exception."""
-        self._filters.finish(shuffle.stage.join, None)
+        join = shuffle.stage.join
+        self._filters.finish(join, None)
+        self._pending.pop("" if join is None else join.name, None)
         error.add_note(f"dask_exo: in shuffle {shuffle.stage.name} ({shuffle.stage.key[0]})")
         traceback.clear_frames(error.__traceback__)  # its frames hold blocks
         self._futures.cancel(shuffle.waiting.refs)
@@ -307,6 +358,15 @@ class RunningShuffles:
             self._queue.exempt(part)
         for column in shuffle.stage.columns:
             self._queue.fail(column, error)
+
+
+def _divisions(sides: Sequence[RunningShuffle]) -> list[Division]:
+    """Divide the large reducers of a join, if both sides are known."""
+    numbers = [list(side.stage.partitioner.numbers) for side in sides]
+    sent = [side.maps.sent for side in sides if side.maps.sent is not None]
+    if len(sent) < 2 or numbers[0] != numbers[1]:
+        return []
+    return divide(np.stack(sent), [side.stage.join.dealt for side in sides if side.stage.join])
 
 
 TASK_BYTES = 32 * 2**20  # bytes of outputs that one task writes

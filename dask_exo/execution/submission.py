@@ -38,21 +38,25 @@ def build_jobs(
     def place(ref: Ref) -> int:
         return places.setdefault(ref, len(places))
 
-    def source(location: Location) -> messages.Argument | messages.GatheredBlocks | messages.Value:
+    def source(
+        location: Location,
+    ) -> messages.Argument | list[messages.GatheredBlocks] | messages.Value:
         if isinstance(location, Local):
             return messages.Value(location.value)
         if isinstance(location, Remote):
             return messages.Argument(place(location.ref), location.digest if check else None)
-        refs, column = location.column.refs, location.column
+        stage, split = location.stage, location.split
+        return [
+            messages.GatheredBlocks(
+                stage, number, column.slot, shared(column.refs), split, share, is_copy
+            )
+            for number, column, share, is_copy in location.pieces
+        ]
+
+    def shared(refs: Sequence[Ref]) -> list[int]:
         if id(refs) not in shared_refs:  # reducers of one node share their refs
             shared_refs[id(refs)] = refs, [place(ref) for ref in refs]
-        return messages.GatheredBlocks(
-            location.key.stage,
-            location.key.slot,
-            column.slot,
-            shared_refs[id(refs)][1],
-            location.split,
-        )
+        return shared_refs[id(refs)][1]
 
     inputs: list[dict[Key, Any]] = []
     positions: dict[Key, int] = {}

@@ -50,6 +50,7 @@ from dask_exo.execution.messages import (
 )
 from dask_exo.execution.persisted import checked, substituting_values
 from dask_exo.partitions.digest import digest
+from dask_exo.partitions.protocol import concat
 from dask_exo.planning.normalize import Key, group_of
 from dask_exo.planning.plan import label_of
 from dask_exo.shuffle.spec import Receipt
@@ -192,8 +193,8 @@ class CallArguments:
         self._slots: dict[Any, set[int]] = defaultdict(set)
         self._cache: dict[Any, tuple[Any, dict[int, int]]] = {}
         for source in chain.from_iterable(job.inputs.values() for job in jobs):
-            if isinstance(source, GatheredBlocks):
-                self._slots[source.stage, tuple(source.indices)].add(source.slot)
+            for piece in source if isinstance(source, list) else ():
+                self._slots[piece.stage, tuple(piece.indices)].add(piece.slot)
 
     def value(self, source: Argument) -> Any:
         """Return an argument, which is checked when it is first read."""
@@ -208,6 +209,8 @@ class CallArguments:
     def blocks(self, source: GatheredBlocks) -> tuple[Sequence[Any], int]:
         """Return the objects that hold the blocks of an output, and its position in each."""
         packed = [self.args[i] for i in source.indices]
+        if source.share is not None:
+            return source.share.cut(packed), source.slot
         key = (source.stage, tuple(source.indices))
         if len(packed) == 1 or len(self._slots[key]) == 1:
             return packed, source.slot
@@ -352,11 +355,22 @@ def _inputs(
             values[name] = prepare(arguments.value(source))
         else:
             reach("reduce", name)
-            packed, slot = arguments.blocks(source)
-            output, tally = source.split.assemble(packed, slot, source.column)
-            values[name] = prepare(output)
-            assembled.append(AssembledTally(source.stage, tally))
+            values[name] = prepare(_assemble(source, arguments, assembled))
     return values
+
+
+def _assemble(
+    pieces: Sequence[GatheredBlocks], arguments: CallArguments, assembled: list[AssembledTally]
+) -> Any:
+    """Assemble an output of a shuffle; record the tallies of the rows that no other task counts."""
+    outputs = []
+    for piece in pieces:
+        packed, slot = arguments.blocks(piece)
+        output, tally = piece.split.assemble(packed, slot, piece.column)
+        outputs.append(output)
+        if not piece.is_copy:
+            assembled.append(AssembledTally(piece.stage, tally))
+    return outputs[0] if len(outputs) == 1 else concat(outputs)
 
 
 def _check_size(nbytes: int, limit: int, jobs: Sequence[Job]) -> None:

@@ -41,7 +41,16 @@ def rewrite(expr: CoreExpr, compiled: Mapping[str, CoreExpr] | None = None) -> C
     names are in ``compiled`` are replaced too.
     """
     expr = _drop_labels(_drop_numbers(_replace(expr, {**(compiled or {})})))
-    return optimize_blockwise_fusion(_replace(expr, link_joins(expr)))
+    return optimize_blockwise_fusion(_link_joins(expr))
+
+
+def _link_joins(expr: CoreExpr) -> CoreExpr:
+    """Tell the shuffles of joins about each other."""
+    replacements: dict[str, CoreExpr] = {}
+    for shuffle, side in link_joins(expr):
+        new = _replace(shuffle, replacements).substitute_parameters({"join": side})
+        replacements[shuffle._name] = new
+    return _replace(expr, replacements)
 
 
 def _readers(expr: CoreExpr) -> list[tuple[ExoShuffle, list[CoreExpr]]]:

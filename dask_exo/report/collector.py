@@ -139,14 +139,14 @@ class Collector:
         self._lock = threading.Lock()
         self._rows: dict[Name, ProgressRow] = {}
         self._cluster: events.ClusterSeen | None = None
-        self._spilled_before = 0
         self._runs, self._merges = Counter[str](), Counter[Name]()
+        self._divided: dict[Name, events.ReducersDivided] = {}
         self._resources = events.ResourcesSeen(0, 0, 0, 0.0)
         self._engines: dict[str, str] = {}
         self._peak = self._peak_rss = 0
         self._rss: dict[tuple[str, int], int] = {}
         self._groups: dict[str, TaskGroup] = {}
-        self._gpu_work = 0.0
+        self._gpu_work, self._spilled_before = 0.0, 0
         self._shares: dict[str, GpuShare] = {}
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slowest, self._largest = _TopTasks(), _TopTasks()
@@ -279,6 +279,10 @@ class Collector:
             del self.matrices[min(others, key=lambda other: self.matrices[other].totals.sum())]
 
     @_note.register
+    def _(self, event: events.ReducersDivided) -> None:
+        self._divided[event.run, event.name] = event
+
+    @_note.register
     def _(self, event: events.ShuffleSeen) -> None:
         self._merges[event.run, event.name] = event.merges
         if event.merges:
@@ -377,12 +381,15 @@ class Collector:
             )
 
     def _shuffle(self, event: events.ShuffleFinished) -> ShuffleSummary:
-        matrix = self.matrices.get((event.run, event.name))
+        name = event.run, event.name
+        matrix, divided = self.matrices.get(name), self._divided.get(name)
         fields = vars(event).items()
         shared = {name: value for name, value in fields if name not in ("run", "time")}
-        merges = self._merges[event.run, event.name]
         largest = None if matrix is None else int(matrix.totals.max(initial=0.0))
-        return ShuffleSummary(**shared, merges=merges, largest=largest)
+        if divided is not None:
+            shared |= {"divided": divided.reducers}
+            largest = divided.largest
+        return ShuffleSummary(**shared, merges=self._merges[name], largest=largest)
 
     def _stage(self, event: events.StageSeen) -> StageSummary:
         waits = self._waits[event.name]

@@ -91,6 +91,8 @@ def _shuffles(figures: Figures) -> Iterator[str]:
         )
         if shuffle.left_out:
             yield f"    {shuffle.left_out:,} rows without a partner in the join were left out"
+        if shuffle.divided:
+            yield f"    {shuffle.divided:,} large outputs were divided among others"
         if shuffle.largest is not None:
             largest = format_bytes(shuffle.largest)
             yield f"    largest output {largest}, {shuffle.skew:.1f} x the mean"

@@ -53,9 +53,10 @@ class ShuffleSummary:
     merges: int  #: between them
     calls: int  #: of maps
     rows: int  #: that the maps sent
-    left_out: int  #: that they did not send, as those would find no partner in a join
     nbytes: int
     seconds: float  #: until the last map or merge ended
+    left_out: int = 0  #: rows that the maps did not send: a join finds no partner for them
+    divided: int = 0  #: large reducers that were divided among others
     largest: int | None = None  #: bytes of the largest output; None if not recorded
 
     @property
@@ -64,7 +65,7 @@ class ShuffleSummary:
 
         Examples
         --------
-        >>> ShuffleSummary("s", "push", "", 4, 4, 1, 0, 4, 40, 0, 400, 1.0, largest=300).skew
+        >>> ShuffleSummary("s", "push", "", 4, 4, 1, 0, 4, 40, 400, 1.0, largest=300).skew
         3.0
         """
         mean = self.nbytes / max(self.reducers, 1)
@@ -185,12 +186,16 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Figures:
-    """Restore figures from the values of `as_json`; raise `ValueError` for others."""
-    if values.get("version") != VERSION:
+    """Restore figures from the values of `as_json`; raise `ValueError` for others.
+
+    Values that were not recorded yet when a report was written are the defaults.
+    """
+    if values.get("version") != VERSION or "runs" not in values:
         raise ValueError(f"version {values.get('version')!r} is not {VERSION}")
-    plain = {item.name: values[item.name] for item in fields(Figures)}
+    plain = {item.name: values[item.name] for item in fields(Figures) if item.name in values}
+    known = {name: kind for name, kind in KINDS.items() if name in plain}
     try:
-        lists = {name: tuple(kind(**item) for item in plain[name]) for name, kind in KINDS.items()}
+        lists = {name: tuple(kind(**item) for item in plain[name]) for name, kind in known.items()}
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Figures(**{**plain, **lists})

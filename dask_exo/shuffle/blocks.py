@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -176,6 +176,59 @@ class HeterogeneousBlocks(Blocks):
     ) -> Packed | HeterogeneousBlocks:
         """See `Blocks`."""
         return Packed.join(packed, slots)
+
+
+class Share(NamedTuple):
+    """Share ``k`` of the rows in ``total`` blocks of a reducer, of as many shares as ``of`` says.
+
+    All blocks count the same, so that a share reads few of them.
+
+    Examples
+    --------
+    >>> [Share(k, 3, total=2).blocks for k in range(3)]
+    [range(0, 1), range(0, 2), range(1, 2)]
+    >>> [Share(1, 3, total=2).rows(block, 9) for block in range(2)]
+    [(6, 9), (0, 3)]
+    """
+
+    k: int
+    of: int
+    total: int
+
+    @property
+    def blocks(self) -> range:
+        """Indices of the blocks that have rows of this share."""
+        return range(self.k * self.total // self.of, -(-(self.k + 1) * self.total // self.of))
+
+    def rows(self, block: int, length: int) -> tuple[int, int]:
+        """Return where its rows of a block begin and end."""
+        start, stop = (
+            min(max(edge * self.total - block * self.of, 0), self.of) * length // self.of
+            for edge in (self.k, self.k + 1)
+        )
+        return start, stop
+
+    def cut(self, packed: Sequence[Packed | HeterogeneousBlocks]) -> list[SharedBlocks]:
+        """Return its rows of the objects that hold its blocks."""
+        return [SharedBlocks(p, self, i) for i, p in zip(self.blocks, packed, strict=True)]
+
+
+class SharedBlocks(NamedTuple):
+    """Packed blocks of which only the rows of a share are read; ``number`` is that of the block."""
+
+    packed: Packed | HeterogeneousBlocks
+    share: Share
+    number: int
+
+    @property
+    def partition_column(self) -> tuple[int, Any] | None:
+        """See `Packed`."""
+        return self.packed.partition_column
+
+    def part(self, slot: int) -> WireRows:
+        """Return the rows of block ``slot``, without a copy."""
+        rows = self.packed.part(slot)
+        return rows.slice(*self.share.rows(self.number, rows.length))
 
 
 Pickle = list[np.ndarray]

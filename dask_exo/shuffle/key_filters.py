@@ -40,10 +40,15 @@ class FilterSource(NamedTuple):
 
 
 class JoinSide(NamedTuple):
-    """A shuffle that a join reads: its name, and the shuffles each of which may filter it."""
+    """A shuffle that a join reads: its name, and the shuffles each of which may filter it.
+
+    With a ``partner``, the other side, large reducers of the join may be divided (`spread`).
+    """
 
     name: str
     sources: tuple[FilterSource, ...] = ()
+    partner: str | None = None
+    dealt: bool = False  # whether its rows may be dealt out
 
 
 class KeyFilters:

@@ -51,3 +51,31 @@ def test_a_task_refuses_a_value_that_has_changed_on_the_disk(cluster, offset, er
     with pytest.raises(error, match="look at that disk"):
         kept.x.sum().compute()
     assert da.ones(10, chunks=5).sum().compute() == 10
+
+
+def views(part: int) -> pd.DataFrame:
+    rng = np.random.default_rng(part)
+    keys = np.where(rng.random(10**6) < 0.95, 7, rng.integers(0, 1000, 10**6))
+    return pd.DataFrame({"key": keys, **{f"v{i}": rng.random(10**6) for i in range(6)}})
+
+
+def test_a_reducer_that_is_larger_than_the_store_is_read(cluster) -> None:
+    """1.27 GB of one key, of a store of 400 MB."""
+    with recording() as stats:
+        rows = dd.from_map(views, range(24)).shuffle("key").map_partitions(len).compute()
+    assert rows.sum() == 24 * 10**6
+    assert rows.max() > 0.95 * rows.sum() * 0.99
+    assert stats.spilled > 0
+
+
+def test_a_large_reducer_of_a_join_is_divided(cluster) -> None:
+    pages = pd.DataFrame({"key": np.arange(1000), "y": np.arange(1000) % 7})
+    left = dd.from_map(views, range(8))[["key", "v0"]]
+    joined = left.merge(dd.from_pandas(pages, npartitions=8), on="key", broadcast=False)
+    with recording() as stats:
+        found = joined.groupby("y").v0.agg(["count", "max"]).compute().sort_index()
+    expected = pd.concat(map(views, range(8))).merge(pages, on="key").groupby("y").v0
+    pd.testing.assert_frame_equal(found, expected.agg(["count", "max"]), check_dtype=False)
+    shuffles = stats.figures().shuffles
+    assert [shuffle.divided for shuffle in shuffles] == [1, 1]
+    assert max(shuffles, key=lambda shuffle: shuffle.nbytes).skew < 2

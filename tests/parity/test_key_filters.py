@@ -204,3 +204,12 @@ def test_numbers_of_shuffles_are_those_of_the_next_program():
 
     assert [len(side.sources) for side in sides_of()] == [1, 1]
     assert sides_of() == sides_of()
+
+
+def test_joins_below_others_leave_rows_out_too():
+    middle = pd.DataFrame({"c": np.arange(4000), "m": np.arange(4000) % 300})
+    last = pd.DataFrame({"m": np.arange(20), "d": np.arange(20) * 2.0})
+    chained = dd.from_pandas(larger(), npartitions=12)
+    for frame, key in (smaller(), "k"), (middle, "c"), (last, "m"):
+        chained = chained.merge(dd.from_pandas(frame, npartitions=3), on=key, **JOIN)
+    assert sum(map(bool, check(chained, order=False))) == 3

@@ -84,6 +84,14 @@ def test_a_report_that_was_written_is_read_again(tmp_path, as_page) -> None:
     assert json.loads(numbers.output) == json.loads(report.to_json())
 
 
+def test_a_report_of_an_earlier_version_is_read(tmp_path) -> None:
+    with dask_exo.performance_report(tmp_path / "report") as report:
+        compute(shuffled())
+    values = json.loads(report.to_json())
+    del values["compiled"], values["shuffles"][0]["divided"]
+    assert from_json(values) == report.figures
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -222,7 +230,7 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
 
 
 QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
-SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 0, 10**9, 5.0, largest=10**8)
+SHUFFLE = ShuffleSummary("s", "push", "", 10, 10, 1, 0, 10, 10, 10**9, 5.0, largest=10**8)
 
 CASES = {
     "spilled": replace(QUIET, spilled=10**9, shuffles=(SHUFFLE,)),
