@@ -76,7 +76,7 @@ def priced(costs: TaskCosts) -> Work:
                 continue
             more = k + 1 < len(known[key]) and not start.only
             about = BlockMetadata(nbytes, 1, seconds, more=more, before=k, digest=k + 1)
-            yield SimOutput(late, nbytes, Piece(nbytes, born), about)
+            yield SimOutput(late, nbytes, Piece(nbytes, born, (*start.place, k)), about)
             late = 0.0
             if start.only:
                 return

@@ -127,8 +127,11 @@ def stage_of(stage: PlannedStage) -> StageSpec:
     """Return the requirements of a stage."""
     first = stage.steps[0] if stage.steps else MAKING
     rows, (low, high) = first.transform.batch_size or 0, first.concurrency
-    writes = any(step.transform.kind == "write" for step in stage.steps)
-    return StageSpec(name_of(stage.steps), first.request, rows, high, low, stage.takes, writes)
+    transforms = [step.transform for step in stage.steps]
+    writes = any(transform.kind == "write" for transform in transforms)
+    apart = any(t.error_policy.skip or t.kind == "partitions" for t in transforms)
+    name = name_of(stage.steps)
+    return StageSpec(name, first.request, rows, high, low, stage.takes, writes, apart)
 
 
 def code_of(

@@ -230,3 +230,31 @@ def test_branches_share_reads_join_and_write_together(tmp_path):
     there = pd.concat([pd.read_parquet(name) for name in names])
     assert sorted(there.y) == (3 * want.n).tolist()
     assert len(list(marks.iterdir())) == PARTS
+
+
+def thin(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:2]
+
+
+def rows_of_call(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(rows=len(frame))
+
+
+def calls(pipeline):
+    """Check the rows that come out; return the number of calls of the last stage."""
+    with recording() as stats:
+        found = pipeline.compute()
+    assert found.n.tolist() == [i * ROWS + k for i in range(60) for k in range(2)]
+    *_, last = stats.stages.values()
+    return last.finished
+
+
+def test_small_blocks_are_taken_together_in_order():
+    thinned = dd.from_map(part, range(60)).exo.pipeline().map_partitions(thin)
+    assert calls(thinned.map_batches(rows_of_call, num_cpus=0.5)) < 30
+
+
+def test_blocks_that_matter_are_taken_one_by_one():
+    thinned = dd.from_map(part, range(60)).exo.pipeline().map_partitions(thin)
+    assert calls(thinned.map_partitions(rows_of_call, num_cpus=0.5)) == 60
+    assert calls(thinned.map_batches(rows_of_call, num_cpus=0.5, on_error="skip")) == 60

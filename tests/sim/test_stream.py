@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from random import Random
 from types import FrameType
 
@@ -176,3 +177,59 @@ def calls(slots: int) -> float:
 
 def test_work_per_block_does_not_grow_with_running_tasks():
     assert calls(100) <= 1.5 * calls(4)
+
+
+def thinned(outputs, *, seconds, delays, nbytes=1, limit=10_000):
+    """Inputs of the calls of a second stage, in the order of its outputs, and the virtual time.
+
+    Each load gives so many ``outputs`` of ``nbytes``, after a delay; a call takes ``seconds`` for
+    each block.
+    """
+    calls = {}
+
+    def work(stage: int, inputs: Sequence[Piece]) -> list[tuple[float, int]]:
+        if stage == 0:
+            n = inputs[0].place[0]
+            return [(delays[n % len(delays)], nbytes)] * outputs[n]
+        calls[inputs[0].place, 0] = [piece.place for piece in inputs]
+        return [(seconds * len(inputs), sum(piece.nbytes for piece in inputs))]
+
+    stages = [StageSpec("load", {"CPU": 1}), StageSpec("infer", {"GPU": 1})]
+    slots = {"CPU": 2, "GPU": 1}
+    out = run(
+        stages,
+        work,
+        len(outputs),
+        PartitionAdmission(),
+        limit=limit,
+        target=100,
+        resources=slots,
+    )
+    assert out.peak <= limit
+    assert sorted(calls) == [(place[:-1], 0) for place in sorted(out.places)]
+    return [calls[place] for place in sorted(calls)], out.seconds
+
+
+def test_small_neighbours_are_taken_together() -> None:
+    calls, seconds = thinned([1] * 60, seconds=0.001, delays=[0.02])
+    assert list(chain.from_iterable(calls)) == [(i, 0) for i in range(60)]
+    assert len(calls) <= 15
+    assert seconds < 60 * 0.02 / 2 + 0.3
+
+
+@pytest.mark.parametrize(("seconds", "nbytes"), [(0.2, 1), (0.001, 100)])
+def test_long_calls_and_large_blocks_stay_apart(seconds, nbytes) -> None:
+    calls, _ = thinned([1] * 60, seconds=seconds, delays=[0.02], nbytes=nbytes)
+    assert len(calls) == 60
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 3]), min_size=1, max_size=40),
+    st.lists(st.sampled_from([0.001, 0.01, 0.1, 0.5]), min_size=1, max_size=7),
+    st.sampled_from([0.0001, 0.01, 0.1]),
+)
+def test_rows_keep_their_order_where_blocks_are_taken_together(outputs, delays, seconds) -> None:
+    calls, _ = thinned(outputs, seconds=seconds, delays=delays)
+    assert list(chain.from_iterable(calls)) == [
+        (i, j) for i, count in enumerate(outputs) for j in range(count)
+    ]

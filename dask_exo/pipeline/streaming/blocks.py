@@ -148,6 +148,7 @@ class Block(NamedTuple):
     held: GpuMemoryUse | None = None  # GPU memory that its task has used so far
     lineage: Lineage | None = None  # None for an input of a source
     small: bool = False  # it costs nothing to keep its value
+    parts: int = 1  # neighbouring inputs of a source of which it is all there is; 0 for others
 
     @property
     def known_origin(self) -> Origin:
@@ -200,6 +201,7 @@ class StageSpec(NamedTuple):
     least_workers: int = 0  # actors that start before there is any input
     takes: tuple[int, ...] | None = None  # stages whose outputs it takes; None: the one before
     writes: bool = False  # files, so that its outputs are only their names
+    apart: bool = False  # its tasks take one block each: what they return, or skip, depends on it
 
 
 Destination = tuple[int, tuple[int, ...]]

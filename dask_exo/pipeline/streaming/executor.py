@@ -27,6 +27,7 @@ from dask_exo.pipeline.streaming.snapshot import (
 from dask_exo.pipeline.streaming.stage_state import RunningTask, StageState
 
 POLL_INTERVAL = 0.05  # seconds between two polls for an input that was not there
+PATIENCE = 0.25  # seconds that a stage waits for more small blocks to take together
 
 
 class Executor:
@@ -60,6 +61,7 @@ class Executor:
         self._running: dict[StreamTask, RunningTask] = {}
         self._ready: dict[StreamTask, None] = {}  # tasks with an output that was not taken yet
         self._recomputing: dict[StreamTask, Block] = {}  # tasks that recompute an output
+        self._expecting: dict[int, float] = {}  # stage that expects more blocks → until when
         self._had_losses = False  # outputs had to be recomputed: more may follow
         self._last_report = -inf
         self._progress = 0  # tasks that were started, and outputs and ends that were taken
@@ -119,8 +121,11 @@ class Executor:
         for state in self._states:
             state.clear()
 
-    def view(self) -> PipelineView:
-        """Return the snapshot by which the policy decides."""
+    def view(self, *, patient: bool = True) -> PipelineView:
+        """Return the snapshot by which the policy decides.
+
+        If ``patient``, stages that expect more small blocks have no input yet.
+        """
         runner, queues, total = self._runner, self.queues, self._runner.total()
         queues.poll()
         free, used = dict(total), queues.nbytes
@@ -134,6 +139,9 @@ class Executor:
             if i in queues.sources:
                 flush = queues.sources[i].exhausted
             queued = queues.ready(i, state.stage.least, flush=flush)
+            busy = any(self._states[k].count or stages[k].queued for k in state.links.before)
+            if patient and queued and busy and self._expects_more(state):
+                queued = 0
             stages.append(
                 state.view(
                     queued=queued,
@@ -167,15 +175,37 @@ class Executor:
         view = self.view()
         if self._runner.resize(view):
             view = self.view()
-        while (i := self._policy.start(view)) is not None:
+        while (i := self._select(view)) is not None:
             self._launch(i)
             view = self.view()
 
+    def _select(self, view: PipelineView) -> int | None:
+        """Return the stage that starts next; if nothing runs, none expects more blocks."""
+        i = self._policy.start(view)
+        if i is None and not self._running and self._expecting:
+            i = self._policy.start(self.view(patient=False))
+        return i
+
     def _launch(self, i: int) -> None:
         state = self._states[i]
-        inputs = self.queues.take(i, state.stage.least)
+        inputs = self.queues.take(i, state.stage.least, self._together(state))
+        self._expecting.pop(i, None)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
         self._progress += 1
+
+    def _together(self, state: StageState) -> float:
+        """Return the bytes of small blocks that a task of a stage may take together."""
+        stage = state.stage
+        if stage.least or stage.apart or self.queues.complete:  # batches, or partitions
+            return 0
+        return state.most_bytes(self._limit)
+
+    def _expects_more(self, state: StageState) -> bool:
+        """Return whether a stage waits a moment for more small blocks."""
+        i, now = state.number, self._runner.now()
+        if 2 * self.queues.waiting_bytes(i) >= self._together(state):
+            return False
+        return now < self._expecting.setdefault(i, now + PATIENCE)
 
     def _may_continue(self, task: StreamTask) -> bool:
         stage = self._running[task].stage
@@ -186,7 +216,7 @@ class Executor:
 
         Return one of the ``blocked`` tasks, which wait for room, or None.
         """
-        view = self.view()
+        view = self.view(patient=False)
         others = [task.awaited().stage for task in self._waiting()]
         if not is_deadlocked(view, [self._running[task].stage for task in blocked], others):
             return None
@@ -217,6 +247,10 @@ class Executor:
         pending = any(source.pending for source in self.queues.sources.values())
         if not waiting or pending:
             timeout = POLL_INTERVAL if timeout is None else min(timeout, POLL_INTERVAL)
+        now = self._runner.now()
+        left = min((until - now for until in self._expecting.values() if until > now), default=None)
+        if left is not None:
+            timeout = left if timeout is None else min(timeout, left)
         if waiting or timeout != 0:
             self._ready.update(dict.fromkeys(self._runner.wait(waiting, timeout)))
 
@@ -250,8 +284,10 @@ class Executor:
         elif block.rejected is not None:
             self.rejects.append(block)
         else:
-            place = (*running.inputs[0].place, running.outputs)
-            self.queues.add(block._replace(place=place, stage=running.stage))
+            place, stage = (*running.inputs[0].place, running.outputs), running.stage
+            whole = not (block.more or running.outputs) and all(b.parts for b in running.inputs)
+            parts = sum(b.parts for b in running.inputs) if whole else 0
+            self.queues.add(block._replace(place=place, stage=stage, parts=parts))
             state.add_output(running, block)
 
     def _accept_recomputed(self, task: StreamTask, block: Block | None) -> None:

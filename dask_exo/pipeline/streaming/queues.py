@@ -54,20 +54,38 @@ class BlockQueue:
 
     blocks: deque[Block] = field(default_factory=deque)
     nbytes: int = 0
+    waiting: int = 0  # bytes of all
     rows: int = 0
 
     def add(self, block: Block) -> None:
         """Append a block."""
         self.blocks.append(block)
         self.nbytes += 0 if block.shared else block.nbytes
+        self.waiting += block.nbytes
         self.rows += block.rows
 
-    def take(self) -> Block:
-        """Remove and return the first block."""
-        block = self.blocks.popleft()
+    def take(self, k: int = 0) -> Block:
+        """Remove and return a block."""
+        block = self.blocks[k]
+        del self.blocks[k]
         self.nbytes -= 0 if block.shared else block.nbytes
+        self.waiting -= block.nbytes
         self.rows -= block.rows
         return block
+
+    def next_after(self, block: Block, most: float) -> int | None:
+        """Return the index of the block that follows another one, if it has few enough bytes."""
+        if most <= 0 or not block.parts:
+            return None
+        place = (block.place[0] + block.parts, *block.place[1:])
+        return next(
+            (
+                k
+                for k, b in enumerate(self.blocks)
+                if b.place == place and b.parts and b.nbytes <= most
+            ),
+            None,
+        )
 
 
 class Queues:
@@ -126,13 +144,21 @@ class Queues:
         queue = self._stages[i]
         return len(queue.blocks) if flush or queue.rows >= least else 0
 
+    def waiting_bytes(self, i: int) -> int:
+        """Return the bytes of the blocks that wait for stage ``i``."""
+        return self._stages[i].waiting
+
     def stages_with_input(self) -> list[int]:
         """Return stages that have inputs, sources first."""
         sources = [i for i, source in self.sources.items() if source.next is not None]
         return sources + [i for i, queue in enumerate(self._stages) if queue.blocks]
 
-    def take(self, i: int, least: int) -> list[Block]:
-        """Remove and return inputs of stage ``i`` for one task, of ``least`` rows if possible."""
+    def take(self, i: int, least: int, nbytes: float = 0) -> list[Block]:
+        """Remove and return inputs of stage ``i`` for one task, of ``least`` rows if possible.
+
+        Small blocks that follow each other in the order of the source are taken together, up to
+        ``nbytes``.
+        """
         if i in self.sources:
             inputs = [self.sources[i].take()]
         else:
@@ -140,6 +166,10 @@ class Queues:
             inputs, rows = [queue.take()], 0
             while queue.blocks and (rows := rows + inputs[-1].rows) < least:
                 inputs.append(queue.take())
+            room = 0 if least else nbytes - inputs[0].nbytes
+            while (k := queue.next_after(inputs[-1], room)) is not None:
+                inputs.append(queue.take(k))
+                room -= inputs[-1].nbytes
         for block in inputs:
             self._record_taken(block)
         return inputs
@@ -162,7 +192,8 @@ class Queues:
         for sink, suffix in link.sinks:
             self.outputs.add(block._replace(sink=sink, place=(*block.place, *suffix)))
         for k, suffix in link.after:
-            self._stages[k].add(block._replace(place=(*block.place, *suffix)))
+            parts = 0 if suffix else block.parts
+            self._stages[k].add(block._replace(place=(*block.place, *suffix), parts=parts))
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Record that a consumer has released blocks; report inputs that are complete."""

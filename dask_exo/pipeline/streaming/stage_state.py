@@ -11,6 +11,8 @@ from dask_exo.pipeline.streaming.blocks import Block, Links, StageSpec
 from dask_exo.pipeline.streaming.snapshot import StageView
 
 WEIGHT = 0.2  # of the last task in a moving average
+SHORT = 0.1  # seconds that a task of several small blocks may take
+SMALL = 0.01  # of the memory limit that its outputs may take
 
 
 @dataclass(eq=False)
@@ -77,7 +79,7 @@ class StageState:
         self.stage, self.links, self.estimate = stage, links, StageEstimate()
         self.task_bytes = 0  # inputs of its tasks, and the output that each makes
         self.request = stage.request  # of a task at the moment
-        self._number, self._target, self._shares = number, target, shares
+        self.number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
         self._output_bytes = 0  # of running tasks, so far
 
@@ -90,7 +92,7 @@ class StageState:
         """Record the start of a task."""
         nbytes = sum(block.nbytes for block in inputs)
         own_bytes = sum(block.nbytes for block in inputs if block.shared is None)
-        running = RunningTask(self._number, inputs, nbytes, own_bytes)
+        running = RunningTask(self.number, inputs, nbytes, own_bytes)
         self._tasks[running] = None
         self.task_bytes += self._holds(running)
         return running
@@ -151,6 +153,19 @@ class StageState:
             held=estimate.held,
             device=estimate.device,
         )
+
+    def most_bytes(self, limit: int) -> float:
+        """Return the bytes of small blocks that a task may take together.
+
+        It has to be short all the same, as other slots may be idle, and its outputs hardly count
+        beside the ``limit`` of memory, since room was reserved for smaller ones.
+        """
+        estimate = self.estimate
+        if not estimate.count:
+            return 0
+        short = SHORT / max(estimate.seconds, 1e-9)
+        room = max(estimate.block_bytes, SMALL * limit) / max(estimate.output_bytes, 1)
+        return min(self._target, min(short, room) * estimate.input_bytes)
 
     @property
     def _block_bytes(self) -> int:

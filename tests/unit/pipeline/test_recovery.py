@@ -36,7 +36,9 @@ def executor(
     **options,
 ):
     """A stage for each transform."""
-    stages = [StageSpec(t.name, {"CPU": 1.0}, **options) for t in transforms]
+    stages = [
+        StageSpec(t.name, {"CPU": 1.0}, apart=t.error_policy.skip, **options) for t in transforms
+    ]
     rest = (target, error_policy, {}, nondeterminism)
     codes = [StageCode(t.name + str(i), [t], *rest) for i, t in enumerate(transforms)]
     runner = StreamRunner(futures or InlineFutures(), stages, codes, patience=patience)
