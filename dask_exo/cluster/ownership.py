@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pandas as pd
+from dask.sizeof import sizeof
 from pandas.api.types import infer_dtype
 
 _CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -23,6 +24,7 @@ _FIXED_OBJECTS = frozenset(
     {"empty", "string", "bytes", "integer", "floating", "boolean", "decimal"}
 )
 _OBJECT = np.dtype(object)
+_SIZED = (np.ndarray, np.generic, pd.DataFrame, pd.Series, pd.Index)
 PANDAS_3 = int(pd.__version__.split(".")[0]) >= 3  # which copies on write
 _COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if PANDAS_3 else ())
 
@@ -45,6 +47,31 @@ def is_plain_data(value: Any) -> bool:
         nested = [item for item in level if type(item) in _CONTAINERS]
         level = list(chain.from_iterable(v.values() if type(v) is dict else v for v in nested))
     return False
+
+
+def size_of(value: Any, most: int) -> int:
+    """Return the bytes of a value, at least whether these are more than ``most``.
+
+    Dask knows the sizes of arrays, frames and containers. An object of another class may reference
+    any of them, and is pickled to find out, without its buffers.
+
+    Examples
+    --------
+    >>> class Model:
+    ...     def __init__(self):
+    ...         self.weights = np.zeros(1000)
+    >>> size_of(Model(), most=1000) > 8000, size_of([1, 2], most=1000) < 1000
+    (True, True)
+    """
+    nbytes = int(sizeof(value))
+    if nbytes > most or isinstance(value, _SIZED) or is_plain_data(value):
+        return nbytes
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    except Exception:  # noqa: BLE001  whoever sends it gets an error that says more
+        return nbytes
+    return max(nbytes, len(data) + sum(buffer.raw().nbytes for buffer in buffers))
 
 
 def as_stored(value: Any) -> Any:

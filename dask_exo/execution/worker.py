@@ -29,7 +29,13 @@ from dask.utils import format_bytes
 
 from dask_exo.cluster.failpoints import reach
 from dask_exo.cluster.futures import shares_process
-from dask_exo.cluster.ownership import is_plain_data, isolated, isolated_view, writable
+from dask_exo.cluster.ownership import (
+    is_plain_data,
+    isolated,
+    isolated_view,
+    size_of,
+    writable,
+)
 from dask_exo.cluster.task_status import OutputDigest, report_output
 from dask_exo.errors import Failure, StoreFullError
 from dask_exo.events import call_span
@@ -73,7 +79,8 @@ def run_bundles(data: bytes | TaskCode, small: int | None, *args: Any) -> list[A
     with running(data, args) as code:
         start = begin = time.perf_counter()
         for job, outcome in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
-            nbytes = sizeof(outcome.value)
+            known = small is None or shares_process()  # nothing is sent, or all is
+            nbytes = sizeof(outcome.value) if known else size_of(outcome.value, largest)
             in_receipt = nbytes <= largest or outcome.failure is not None or not job.returned
             if job.returned:
                 values.append(None if in_receipt else outcome.value)

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from dask.sizeof import sizeof
 from tlz import identity
 
+from dask_exo.cluster.ownership import size_of
 from dask_exo.dask_adapter import Alias, DataNode, GraphNode, Task, TaskRef, order, roles
 from dask_exo.execution.messages import is_picklable
 from dask_exo.execution.persisted import fetch
@@ -49,7 +49,9 @@ def plan(
     }
     results = {key: aliases.get(key, key) for key in keys}
     visible = set(results.values()) if fuse else set(graph)
-    small_literals = {key: value for key, value in literals.items() if sizeof(value) <= small}
+    small_literals = {
+        key: value for key, value in literals.items() if size_of(value, small) <= small
+    }
     planner = _Planner(graph, aliases, visible, small_literals, options or {})
     for key in sorted(graph, key=planner.ranks.__getitem__):
         is_task = key not in literals and key not in promises
