@@ -303,12 +303,11 @@ class RunningShuffles:
                 self._waiting[join.partner] = shuffle, shuffled
                 return
         divisions = _divisions([side for side, _ in sides])
-        for number, side in enumerate(sides):
-            outputs = list(side[0].outputs(side[1], number, divisions))
+        for number, (side, result) in enumerate(sides):
+            outputs = list(side.outputs(result, number, divisions))
             if divisions:
                 largest = max(output.nbytes for _, output in outputs)
-                label = side[0].stage.label
-                events.emit(events.ReducersDivided(label, len(divisions), largest))
+                events.emit(events.ReducersDivided(side.stage.label, len(divisions), largest))
             for key, output in outputs:
                 self._queue.fulfil(key, output)
 

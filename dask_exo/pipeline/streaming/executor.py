@@ -140,7 +140,7 @@ class Executor:
                 flush = queues.sources[i].exhausted
             queued = queues.ready(i, state.stage.least, flush=flush)
             busy = any(self._states[k].count or stages[k].queued for k in state.links.before)
-            if patient and queued and busy and self._expects_more(state):
+            if patient and queued and busy and self._expects_more(i):
                 queued = 0
             stages.append(
                 state.view(
@@ -188,23 +188,23 @@ class Executor:
 
     def _launch(self, i: int) -> None:
         state = self._states[i]
-        inputs = self.queues.take(i, state.stage.least, self._together(state))
+        inputs = self.queues.take(i, state.stage.least, self._together(i))
         self._expecting.pop(i, None)
         self._running[self._runner.start(i, inputs)] = state.start(inputs)
         self._progress += 1
 
-    def _together(self, state: StageState) -> float:
-        """Return the bytes of small blocks that a task of a stage may take together."""
-        stage = state.stage
+    def _together(self, i: int) -> float:
+        """Return the bytes of small blocks that a task of stage ``i`` may take together."""
+        stage = self._states[i].stage
         if stage.least or stage.apart or self.queues.complete:  # batches, or partitions
             return 0
-        return state.most_bytes(self._limit)
+        return self._states[i].most_bytes(self._limit)
 
-    def _expects_more(self, state: StageState) -> bool:
-        """Return whether a stage waits a moment for more small blocks."""
-        i, now = state.number, self._runner.now()
-        if 2 * self.queues.waiting_bytes(i) >= self._together(state):
+    def _expects_more(self, i: int) -> bool:
+        """Return whether stage ``i`` waits a moment for more small blocks."""
+        if 2 * self.queues.waiting_bytes(i) >= self._together(i):
             return False
+        now = self._runner.now()
         return now < self._expecting.setdefault(i, now + PATIENCE)
 
     def _may_continue(self, task: StreamTask) -> bool:

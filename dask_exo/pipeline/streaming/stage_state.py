@@ -79,7 +79,7 @@ class StageState:
         self.stage, self.links, self.estimate = stage, links, StageEstimate()
         self.task_bytes = 0  # inputs of its tasks, and the output that each makes
         self.request = stage.request  # of a task at the moment
-        self.number, self._target, self._shares = number, target, shares
+        self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
         self._output_bytes = 0  # of running tasks, so far
 
@@ -92,7 +92,7 @@ class StageState:
         """Record the start of a task."""
         nbytes = sum(block.nbytes for block in inputs)
         own_bytes = sum(block.nbytes for block in inputs if block.shared is None)
-        running = RunningTask(self.number, inputs, nbytes, own_bytes)
+        running = RunningTask(self._number, inputs, nbytes, own_bytes)
         self._tasks[running] = None
         self.task_bytes += self._holds(running)
         return running
