@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pytest
 
+from dask_exo.dask_adapter import Task
+from dask_exo.planning.fingerprint.tasks import fingerprints
 from tests.parity.programs import Programs
 
 pytestmark = pytest.mark.slow
@@ -1008,3 +1010,30 @@ def test_a_change_of_a_page(how: str, runs, tmp_path) -> None:
         case = case._replace(files={}, change={"ignored": changed}, refused=refused)
         (tmp_path / "main").mkdir()
         check(runs, tmp_path / "main", case)
+
+
+def both(*paths: str) -> list[str]:
+    return [Path(path).read_text(encoding="utf-8") for path in paths]
+
+
+class Both:
+    """The same, as an object that knows the paths."""
+
+    def __init__(self, *paths: str) -> None:
+        self.paths = paths
+
+    def __call__(self) -> list[str]:
+        return both(*self.paths)
+
+
+def test_an_exchange_of_two_files_is_a_change(tmp_path) -> None:
+    paths = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    tasks = {"args": Task("args", both, *paths), "object": Task("object", Both(*paths))}
+    found = []
+    for texts in (("1", "2"), ("2", "1"), ("1", "2")):
+        for path, text in zip(paths, texts, strict=True):
+            Path(path).write_text(text, encoding="utf-8")
+        found.append(fingerprints(tasks, list(tasks)))
+    first, exchanged, again = found
+    assert first == again
+    assert all(first[key] != exchanged[key] for key in tasks)

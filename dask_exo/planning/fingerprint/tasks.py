@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -46,15 +46,20 @@ Fingerprint = str | NoFingerprint
 
 
 def fingerprints(
-    graph: Graph, keys: Iterable[Key], excluded: str | None = None
+    graph: Graph,
+    keys: Iterable[Key],
+    excluded: str | None = None,
+    given: Mapping[Key, str] | None = None,
+    writers: Set[Key] = frozenset(),
 ) -> dict[Key, Fingerprint]:
     """Compute the fingerprints of some tasks, and of all that they depend on.
 
-    Files in the directory ``excluded``, that of the checkpoints, do not count. A fingerprint has 32
+    Files in the directory ``excluded``, that of the checkpoints, do not count, nor files that only
+    ``writers`` name. Fingerprints that are ``given`` are not computed. A fingerprint has 32
     hexadecimal digits.
     """
-    graph, content = unfuse_all(graph), _Content(excluded)
-    known: dict[Key, Fingerprint] = {}
+    graph, content, without_files = unfuse_all(graph), _Content(Stamps(excluded)), _Content(None)
+    known: dict[Key, Fingerprint] = dict(given or {})
     stack = list(keys)
     while stack:
         key = stack[-1]
@@ -64,7 +69,8 @@ def fingerprints(
             continue
         stack.pop()
         if key not in known:
-            known[key] = _fingerprint(key, graph[key], known, content)
+            counted = without_files if key in writers else content
+            known[key] = _fingerprint(key, graph[key], known, counted)
     return known
 
 
@@ -109,10 +115,10 @@ def _versions() -> str:
 
 
 class _Content:
-    """Texts that describe the tasks of one graph."""
+    """Texts that describe the tasks of one graph, and with ``stamps`` the data that they name."""
 
-    def __init__(self, excluded: str | None) -> None:
-        self._closures, self._stamps = Closures(), Stamps(excluded)
+    def __init__(self, stamps: Stamps | None) -> None:
+        self._closures, self._stamps = Closures(), stamps
         self._texts: dict[ObjectNode, str] = {}
 
     def of(self, node: GraphNode, sources: Mapping[Key, str]) -> str:
@@ -120,11 +126,11 @@ class _Content:
         names: list[str] = []
         read = ObjectNode()
         own_text = self._text(node, sources, names, read)
-        stamps = {self._stamps.of(name, read.systems) for name in names}
+        stamps = self._stamped(names, read)
         strings = {*names, *read.value_strings, *read.literals}
         if "environ" in read.effects:
             stamps.update(_environment(strings))
-        if {"builds", "opens"} <= read.effects:
+        if self._stamps is not None and {"builds", "opens"} <= read.effects:
             stamps |= self._stamps.near(strings)
         return "\n".join([own_text, *sorted(stamps - {""})])
 
@@ -157,9 +163,16 @@ class _Content:
         if closure not in self._texts:
             named = sorted(closure.value_strings | closure.literals)
             _no_pages(closure.literals if closure.systems else named)
-            stamps = [self._stamps.of(name, closure.systems) for name in named]
-            self._texts[closure] = "\n".join([*closure.texts, *filter(None, stamps)])
+            stamps = self._stamped(named, closure)
+            self._texts[closure] = "\n".join([*closure.texts, *sorted(stamps)])
         return self._texts[closure]
+
+    def _stamped(self, names: Iterable[str], read: ObjectNode) -> set[str]:
+        """Return the stamps of data that strings name, each with its name."""
+        if self._stamps is None:
+            return set()
+        stamps = ((name, self._stamps.of(name, read.systems)) for name in names)
+        return {f"{name} {stamp}" for name, stamp in stamps if stamp}
 
 
 def _no_pages(names: Iterable[str]) -> None:
