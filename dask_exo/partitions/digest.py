@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from datetime import date, timedelta
+from decimal import Decimal
 from itertools import chain, groupby
 from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from dask_exo.cluster.ownership import is_plain_data
-from dask_exo.partitions.kernels.argsort import is_arrow_string, string_buffers, to_large_string
+from dask_exo.partitions.kernels.argsort import string_buffers, to_large_string
 
 _LANES = 512
 _WORD = 8  # bytes
 _ITEMS = 1000  # longest list that is searched for arrays
 _ROWS = 64  # most rows of an array that is digested row by row
 _MANY = 16  # fewest neighbouring columns that are digested at once; each alone takes 0.1 ms
+_TEXTS = frozenset({str, bytes, type(None)})
+# times are missing, since a time zone may have any text
+_PLAIN = _TEXTS | {bool, int, float, complex, Decimal, date, timedelta, UUID, type(pd.NA)}
 
 
 @runtime_checkable
@@ -38,8 +44,9 @@ class Digestible(Protocol):
 def digest(*values: Any) -> int:
     """Compute a number of 32 bits that is equal for equal values.
 
-    Python objects (in columns, arrays, long lists), dtypes of other libraries and nullable numbers
-    of Arrow count by their type and number only. The digest of a value that cannot be read is 0.
+    Numbers, texts and dates among Python objects count by their value. Other objects, the items of
+    long lists and dtypes of other libraries count by their type and number only. The digest of a
+    value that cannot be read is 0.
     """
     crc = 0
     try:
@@ -58,7 +65,7 @@ def _buffers(value: Any) -> Iterator[Any]:
     elif isinstance(value, np.ndarray):
         yield from _of_array(value)
     elif isinstance(value, pa.Array | pa.ChunkedArray):
-        yield from _of_text(value)
+        yield from _of_arrow(value)
     elif isinstance(value, pd.DataFrame):
         names = list(value.columns)
         yield str(names if is_plain_data(names) else len(names)).encode()
@@ -70,15 +77,19 @@ def _buffers(value: Any) -> Iterator[Any]:
         yield from _of_column(value)
     elif isinstance(value, Digestible):
         yield from chain.from_iterable(map(_buffers, value.digested()))
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | dict):
         yield str(len(value)).encode()
-        items = value if len(value) <= _ITEMS else ()
-        arrays = (item for item in items if isinstance(item, np.ndarray | pd.DataFrame | pd.Series))
-        yield from chain.from_iterable(map(_buffers, arrays))
+        items = value.items() if isinstance(value, dict) else value
+        yield from chain.from_iterable(map(_buffers, items if len(items) <= _ITEMS else ()))
+    elif type(value) in _PLAIN:
+        yield _text(value)
 
 
 def _of_array(array: np.ndarray) -> Iterator[Any]:
     yield f"{array.dtype} {array.shape}".encode()
+    if array.dtype == object:
+        yield from _of_objects(array)
+        return
     if array.dtype.hasobject or not array.dtype.itemsize:
         return
     if array.ndim > 1 and len(array) <= _ROWS:  # a packed block: each row is contiguous
@@ -113,26 +124,45 @@ def _of_column(column: Any) -> Iterator[Any]:
     yield str(column.dtype).encode()
     if isinstance(column, pd.RangeIndex):
         yield str(column).encode()
-    elif is_arrow_string(column.dtype):
-        yield from _of_text(pa.array(column.array))
     elif isinstance(column.dtype, pd.CategoricalDtype):
         codes = column.codes if isinstance(column, pd.Index) else column.cat.codes
         yield from _of_array(np.asarray(codes))
         yield from _of_column(column.dtype.categories)
     elif isinstance(column.dtype, pd.DatetimeTZDtype):
         yield from _of_array(column.to_numpy("M8[ns]"))
-    elif isinstance(column.dtype, np.dtype) and column.dtype != object:
+    elif isinstance(column.dtype, np.dtype):
         yield from _of_array(column.to_numpy())
+    elif isinstance(column.dtype, pd.StringDtype) or hasattr(column.dtype, "numpy_dtype"):
+        yield from _of_arrow(pa.array(column.array))  # nullable, or of Arrow
     else:
         yield str(len(column)).encode()
 
 
-def _of_text(column: Any) -> Iterator[Any]:
-    yield f"{column.type} {len(column)} {column.null_count}".encode()
-    if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
-        text = to_large_string(column)
-        offsets, data = string_buffers(text)
+def _of_objects(array: np.ndarray) -> Iterator[Any]:
+    kinds = set(map(type, array.flat))
+    if kinds <= _TEXTS:
+        yield pd.util.hash_array(array.ravel(), categorize=False)
+    elif kinds <= _PLAIN:
+        yield b"\0".join(map(_text, array.flat))
+
+
+def _text(value: Any) -> bytes:
+    """Return the text of a plain value, which says its type, too."""
+    return repr(value).encode(errors="surrogatepass")
+
+
+def _of_arrow(column: Any) -> Iterator[Any]:
+    kind = column.type
+    yield f"{kind} {len(column)} {column.null_count}".encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.null_count:
+        yield from _of_array(np.asarray(column.is_valid()))
+    if pa.types.is_primitive(kind):
+        if column.null_count:  # the memory of a null may have any content
+            column = column.fill_null(pa.scalar(False if pa.types.is_boolean(kind) else 0, kind))
+        yield from _of_array(column.to_numpy(zero_copy_only=False))
+    elif pa.types.is_large_string(kind) or pa.types.is_string(kind) or pa.types.is_decimal(kind):
+        offsets, data = string_buffers(to_large_string(column))
         yield from _of_array(offsets - offsets[0])
         yield from _of_array(data)
-        if text.null_count:
-            yield from _of_array(np.asarray(text.is_valid()))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,10 +79,56 @@ def test_arrays_of_any_shape_and_layout(shape, dtype) -> None:
     assert digest(array[..., ::-1]) == digest(array[..., ::-1].copy())
 
 
-def test_of_python_objects_only_the_number_counts() -> None:
+def test_of_objects_that_have_no_text_only_the_number_counts() -> None:
     one, two = [pd.DataFrame({"o": np.array(v, object)}) for v in ([{1}, "a"], [{2}, "b"])]
     assert digest(one) == digest(two) != digest(one[:1])
-    assert digest(["a"]) == digest(["b"]) != digest(["a", "b"])
+    assert digest([{"a"}]) == digest([{"b"}]) != digest([{"a"}, {"b"}])
+
+
+VALUES = {
+    "text": ["a", None, "c"],
+    "mixed": [1, "1", 2.5],
+    "decimals": [Decimal("1.5"), Decimal("1.25"), None],
+    "dates": [date(2026, 1, 2), date(2026, 1, 3), None],
+    "Int64": pd.array([1, None, 2**60 + 1], dtype="Int64"),
+    "Float64": pd.array([1.5, None, 2.5], dtype="Float64"),
+    "boolean": pd.array([True, None, False], dtype="boolean"),
+    **{
+        f"arrow {kind}": pd.array(values, dtype=pd.ArrowDtype(kind))
+        for kind, values in {
+            pa.int64(): [1, None, 2**60 + 1],
+            pa.float32(): [1.5, None, 2.5],
+            pa.bool_(): [True, None, False],
+            pa.timestamp("ns"): [1, None, 3],
+            pa.date32(): [date(2026, 1, 2), None, date(2026, 1, 3)],
+            pa.decimal128(5, 2): [Decimal("1.5"), None, Decimal("1.25")],
+            pa.string(): ["a", None, "c"],
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_cells_of_every_other_kind_count_too(name) -> None:
+    values = VALUES[name]
+    column = pd.Series(values, dtype=object) if isinstance(values, list) else pd.Series(values)
+    digests = {digest(column.iloc[list(order)]) for order in itertools.permutations(range(3))}
+    digests |= {digest(column.iloc[[0, 0, 2]].reset_index(drop=True)), digest(column.iloc[:2])}
+    assert len(digests) == 8
+    assert 0 not in digests
+    assert digest(sent(column)) == digest(column) == digest(column.iloc[[0, 1, 2]])
+
+
+def test_what_is_under_a_null_does_not_count() -> None:
+    one, two = (pd.arrays.IntegerArray(np.array([1, n]), np.array([False, True])) for n in (5, 6))
+    assert digest(pd.Series(one)) == digest(pd.Series(two))
+    masked = [pa.array(np.array([1, n]), mask=np.array([False, True])) for n in (5, 6)]
+    assert digest(masked[0]) == digest(masked[1])
+
+
+def test_containers_count_by_their_items() -> None:
+    for one, two in ((1, 2), ("a", b"a"), ([1, ["a"]], [1, ["b"]]), ({"a": 1}, {"a": 2})):
+        assert digest(one) == digest(sent(one)) != digest(two)
 
 
 def test_packed_slices_of_one_array_have_different_digests() -> None:
