@@ -5,17 +5,21 @@ so the first estimate is ready as soon as one partition is. While the caller rea
 next rounds run. Partial aggregates are combined and scaled up by the share of partitions seen; the
 variance between partitions gives the standard error.
 
+The state of few groups is in the driver. That of more stays in the cluster: a task for each share
+of them, by a hash of their keys, combines it with those groups of a round. Then only estimates come
+to the driver; of each share the top groups, if no others are requested.
+
 References: Exoshuffle section 3.3.3.1; Hellerstein, Haas and Wang, "Online aggregation" (SIGMOD
 1997); Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-variances" (1979). Exoshuffle keeps the state of each group in its reducer and prints reports, as
-`dask_exo.shuffle.stream` does; here the state is in the driver, which returns it as frames.
+variances" (1979).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +33,9 @@ from dask_exo.errors import AggregationError
 from dask_exo.partitions.kernels.cardinality import STANDARD_ERROR, Sketch, merge_sketches, sketch
 from dask_exo.validation import aggregates, check_columns
 
+FEW = 100_000  # entries of a state that the driver combines: sooner than tasks would
+SHARES = 64  # of the groups, at most; a power of two
+SHARE = 250_000  # entries from which on there are two of them
 AHEAD = 2  # full rounds, or as many partitions in smaller ones, that run while an estimate is read
 
 
@@ -110,17 +117,31 @@ class OnlineGroupBy:
         order = np.random.default_rng(seed).permutation(len(parts))
         aggregate = delayed(aggregate_partition, pure=True, traverse=False)
         rounds = deque(pairwise([0, *estimate_points(len(parts), every)]))
+        combined = delayed(combine_share, pure=True, traverse=False)
+        look = delayed(estimate, pure=True, traverse=False)
         running: deque[tuple[Any, ...]] = deque()
-        totals: list[PartialAggregate] = []
+        total: PartialAggregate | None = None
+        shares: Sequence[Any] = ()
         started = done = 0
         while done < len(parts):
             while rounds and started - done <= AHEAD * step_of(len(parts), every):
                 start, started = rounds.popleft()
                 tasks = [aggregate(parts[i], spec) for i in order[start:started]]
                 running.append(dask.base.persist(*tasks))
-            totals = [combine([*totals, *dask.base.compute(*running.popleft())])]
-            done = totals[0].partitions
-            yield estimate(totals[0], spec, len(parts))
+            partials = running.popleft()
+            done += len(partials)
+            if shares:
+                shares = dask.base.persist(
+                    *(combined(i, len(shares), share, *partials) for i, share in enumerate(shares))
+                )
+                looks = (look(share, spec, len(parts)) for share in shares)
+                yield joined(dask.base.compute(*looks), spec)
+            else:
+                found = dask.base.compute(*partials)
+                total = combine([total, *found] if total else found)
+                yield estimate(total, spec, len(parts))
+                if total.entries > FEW:
+                    shares, total = total.hashed().split(), None
 
 
 def estimate_points(partitions: int, every: float) -> list[int]:
@@ -220,22 +241,55 @@ class PartialAggregate:
     Attributes
     ----------
     aggregates : DataFrame
-        A row for each group; "var" is the sum of squared distances from the mean.
+        A row for each group; "var" is the sum of squared distances from the mean, and "sum²" and
+        "count²" are those of the squares of the partitions' totals.
     distinct : list of DataFrame
         For each column with nunique, its distinct values in each group.
     sketches : list of Sketch
         For each column with approx_nunique.
-    squares : DataFrame
-        For each group and total, the sum of the squares of the partitions' totals.
     partitions : int
         Number of partitions.
+    shares : list of array
+        Shares of the groups (G,), and of the rows of each of ``distinct``, or none yet.
     """
 
     aggregates: pd.DataFrame
     distinct: list[pd.DataFrame]
     sketches: list[Sketch]
-    squares: pd.DataFrame
     partitions: int = 1
+    shares: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def entries(self) -> int:
+        """Groups, their distinct values, and their places in sketches."""
+        places = (sketch.places for sketch in self.sketches)
+        return sum(map(len, [self.aggregates, *self.distinct, *places]))
+
+    def hashed(self) -> PartialAggregate:
+        """Return it with the share of each group."""
+        index = self.aggregates.index
+        shares = pd.util.hash_pandas_object(index, index=False).to_numpy() % SHARES
+        padded = np.append(shares, 0)  # rows without a key are in no group, and may be in any share
+        keys = (each.set_index(list(index.names)).index for each in self.distinct)
+        rows = [padded[index.get_indexer(key)] for key in keys]
+        return replace(self, shares=[shares, *rows])
+
+    def split(self) -> list[PartialAggregate]:
+        """Return as many shares as this many entries need."""
+        count = 1 << min((self.entries // SHARE).bit_length(), SHARES.bit_length() - 1)
+        return [self.share(i, count) for i in range(count)]
+
+    def share(self, number: int, count: int) -> PartialAggregate:
+        """Return the groups of one of ``count`` shares."""
+        if count == 1:
+            return self
+        groups, *rows = (shares % count == number for shares in self.shares)
+        return PartialAggregate(
+            self.aggregates[groups],
+            [frame[mask] for frame, mask in zip(self.distinct, rows, strict=True)],
+            [sketch.select(groups) for sketch in self.sketches],
+            self.partitions,
+        )
 
 
 def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAggregate:
@@ -254,8 +308,20 @@ def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAg
     if sketch_columns := spec.of("approx_nunique"):
         numbers = groups.ngroup().fillna(-1).to_numpy("int64")  # no number: a key is missing
         sketches = [sketch(aggs.index, numbers, frame[column]) for column in sketch_columns]
-    totals = [column for column in aggs.columns if column[-1] in TOTALS]
-    return PartialAggregate(aggs, distinct, sketches, aggs[totals].astype("float64") ** 2)
+    for key in [column for column in aggs.columns if column[-1] in TOTALS]:
+        aggs[_squares(key)] = aggs[key].astype("float64") ** 2
+    return PartialAggregate(aggs, distinct, sketches).hashed()
+
+
+def _squares(key: Column) -> Column:
+    return key[0], f"{key[1]}²"
+
+
+def combine_share(
+    number: int, count: int, share: PartialAggregate, *partials: PartialAggregate
+) -> PartialAggregate:
+    """Combine one of ``count`` shares of the groups with those groups of the partials."""
+    return combine([share, *(partial.share(number, count) for partial in partials)])
 
 
 def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
@@ -266,7 +332,6 @@ def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
         _combine_aggregates([part.aggregates for part in parts]),
         [pd.concat(group).drop_duplicates() for group in distinct],
         [merge_sketches(group) for group in sketches],
-        _grouped(pd.concat([part.squares for part in parts])).sum(),
         sum(part.partitions for part in parts),
     )
 
@@ -293,37 +358,60 @@ def _combine_aggregates(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def estimate(partial: PartialAggregate, spec: AggregationSpec, partitions: int) -> Estimate:
     """Estimate the aggregates of all ``partitions`` from those of some."""
-    aggs, share = partial.aggregates, partial.partitions / partitions
-    exact = partial.partitions == partitions
-    values: dict[Column, Any] = {}
-    errors: dict[Column, Any] = {}
-    for column, name in spec.columns:
-        key = column, name
-        errors[key] = pd.Series(0.0 if exact else np.nan, aggs.index)
-        if name in TOTALS:
-            values[key] = aggs[key] if exact else aggs[key] / share
-            errors[key] = errors[key] if exact else _error(partial, key, partitions)
-        elif name in ("min", "max"):
-            values[key] = aggs[key]
-        elif name == "nunique":
-            pairs = partial.distinct[spec.of(name).index(column)]
-            counts = pairs.groupby(spec.by, observed=True)[column].nunique()
-            values[key] = counts.reindex(aggs.index)
-        elif name == "approx_nunique":
-            counts = partial.sketches[spec.of(name).index(column)].counts()
-            values[key] = counts.reindex(aggs.index)
-            errors[key] = values[key] * STANDARD_ERROR
-        else:
-            values[key], off = _moment(aggs, key)
-            if name == "mean" and not exact:
-                errors[key] = off * np.sqrt(1 - share)
-    frame, error = (pd.DataFrame(key, index=aggs.index) for key in (values, errors))
+    aggs = partial.aggregates
+    if spec.top is not None:
+        first, _ = _column(partial, aggs, spec, spec.columns[0], partitions)
+        aggs = aggs.iloc[_top(first, spec.top)]
+    columns = {key: _column(partial, aggs, spec, key, partitions) for key in spec.columns}
+    frame, error = (
+        pd.DataFrame({key: pair[i] for key, pair in columns.items()}, index=aggs.index)
+        for i in (0, 1)
+    )
     if spec.flat:
         frame.columns = error.columns = pd.Index([column for column, _ in spec.columns])
+    share = partial.partitions / partitions
+    return Estimate(frame, error, share, partial.partitions == partitions)
+
+
+def _column(
+    partial: PartialAggregate,
+    aggs: pd.DataFrame,
+    spec: AggregationSpec,
+    key: Column,
+    partitions: int,
+) -> tuple[Any, Any]:
+    """Return estimates of one aggregate for the groups in ``aggs``, and their standard errors."""
+    (column, name), share = key, partial.partitions / partitions
+    exact = partial.partitions == partitions
+    error: Any = pd.Series(0.0 if exact else np.nan, aggs.index)
+    if name in TOTALS:
+        return (
+            (aggs[key], error) if exact else (aggs[key] / share, _error(partial, aggs, key, share))
+        )
+    if name in ("min", "max"):
+        return aggs[key], error
+    if name == "nunique":
+        pairs = partial.distinct[spec.of(name).index(column)]
+        counts = pairs.groupby(spec.by, observed=True)[column].nunique()
+        return counts.reindex(aggs.index), error
+    if name == "approx_nunique":
+        counts = partial.sketches[spec.of(name).index(column)].counts().reindex(aggs.index)
+        return counts, counts * STANDARD_ERROR
+    value, off = _moment(aggs, key)
+    return value, off * np.sqrt(1 - share) if name == "mean" and not exact else error
+
+
+def joined(estimates: Sequence[Estimate], spec: AggregationSpec) -> Estimate:
+    """Return the estimate of all groups from those of all shares."""
+    if len(estimates) == 1:
+        return estimates[0]
+    frame = pd.concat([estimate.frame for estimate in estimates])
+    error = pd.concat([estimate.error for estimate in estimates])
+    with contextlib.suppress(TypeError):  # keys that cannot be compared
+        frame = frame.sort_index()
     if spec.top is not None:
-        frame = _top(frame, spec.top)
-        error = error.reindex(frame.index)
-    return Estimate(frame, error, share, exact)
+        frame = frame.iloc[_top(frame.iloc[:, 0], spec.top)]
+    return replace(estimates[0], frame=frame, error=error.reindex(frame.index))
 
 
 def _moment(aggs: pd.DataFrame, key: Column) -> tuple[Any, Any]:
@@ -338,17 +426,20 @@ def _moment(aggs: pd.DataFrame, key: Column) -> tuple[Any, Any]:
     return value, np.sqrt(variance / count)
 
 
-def _error(partial: PartialAggregate, key: Column, partitions: int) -> Any:
+def _error(partial: PartialAggregate, aggs: pd.DataFrame, key: Column, share: float) -> Any:
     """Return the standard error of a scaled total, from the variance of partitions' totals."""
-    n, totals, squares = partial.partitions, partial.aggregates[key], partial.squares[key]
+    n, totals = partial.partitions, aggs[key]
     if n < 3:
         return pd.Series(np.nan, totals.index)
-    variance = (squares - totals.astype("float64") ** 2 / n) / (n - 1)
-    return partitions * np.sqrt(variance.clip(lower=0) / n * (1 - n / partitions))
+    variance = (aggs[_squares(key)] - totals.astype("float64") ** 2 / n) / (n - 1)
+    return n / share * np.sqrt(variance.clip(lower=0) / n * (1 - share))
 
 
-def _top(frame: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Return the rows with the largest values of the first column, largest first, stably."""
+def _top(values: pd.Series, count: int) -> np.ndarray:
+    """Return the places of the largest values, largest first, stably."""
+    if values.dtype.kind in "iuf" and values.count() >= count:  # these need not be sorted
+        return values.reset_index(drop=True).nlargest(count).index.to_numpy()
     # negated ranks, not a descending sort, keep ties in order, and rank whatever can be compared
-    ranks = frame.iloc[:, 0].rank(method="min", ascending=False, na_option="bottom")
-    return frame.iloc[np.argsort(ranks.to_numpy(), kind="stable")[:count]]
+    ranks = values.rank(method="min", ascending=False, na_option="bottom")
+    places: np.ndarray = np.argsort(ranks.to_numpy(), kind="stable")[:count]
+    return places

@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_exo.dataframe import online
 from dask_exo.dataframe.online import AGGREGATES
 from dask_exo.errors import AggregationError, ColumnError
 
 
-@pytest.fixture(autouse=True)
-def _sync():
+@pytest.fixture(autouse=True, params=["few groups", "one share", "many shares"])
+def _sync(request, monkeypatch):
+    if request.param != "few groups":
+        monkeypatch.setattr(online, "FEW", 3)
+    if request.param == "many shares":
+        monkeypatch.setattr(online, "SHARE", 1)
     with dask.config.set(scheduler="sync"):
         yield
 
@@ -192,3 +197,24 @@ def test_a_shuffled_frame_is_aggregated_as_it_is() -> None:
     ddf = dd.from_pandas(source, npartitions=4).shuffle("lang")
     *_, last = ddf.exo.groupby("lang").agg_online({"views": "count"})
     assert last.frame["views"].to_dict() == source.groupby("lang").views.count().to_dict()
+
+
+def test_each_group_is_in_one_share() -> None:
+    rng = np.random.default_rng(2)
+    source = pd.DataFrame({"page": rng.integers(0, 5000, 60_000), "views": rng.random(60_000)})
+    partial = online.aggregate_partition(
+        source, online.AggregationSpec(["page"], [("views", "sum")], True, 3)
+    )
+    found = [partial.share(i, 4).aggregates for i in range(4)]
+    assert all(len(each) > 1000 for each in found)
+    assert partial.share(0, 1) is partial
+    pd.testing.assert_frame_equal(pd.concat(found).sort_index(), partial.aggregates)
+
+
+def test_partitions_without_rows_or_without_keys() -> None:
+    keys = [], [None, None], [1.0, None]
+    parts = [pd.DataFrame({"k": pd.Series(k, dtype="float64"), "x": 1.0}) for k in keys]
+    ddf = dd.from_map(lambda i: parts[i], range(3), meta=parts[2])
+    spec = {"x": ["sum", "nunique", "approx_nunique"]}
+    *_, last = ddf.exo.groupby("k").agg_online(spec)
+    assert last.frame.to_numpy().round().tolist() == [[1, 1, 1]]

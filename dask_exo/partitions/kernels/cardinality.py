@@ -101,6 +101,13 @@ class Sketch:
         histograms[:, 0] = REGISTERS - histograms.sum(axis=1)
         return pd.Series(_estimates(histograms), self.groups, dtype="float64")
 
+    def select(self, groups: np.ndarray) -> Sketch:
+        """Return the sketch of those of its (G,) groups for which ``groups`` is true."""
+        numbers = self.places // REGISTERS
+        mask = groups[numbers]
+        places = (np.cumsum(groups) - 1)[numbers[mask]] * REGISTERS + self.places[mask] % REGISTERS
+        return Sketch(self.groups[groups], places.astype(self.places.dtype), self.ranks[mask])
+
 
 def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:
     """Sketch values of groups; ``numbers`` are the group of each, or -1. Nulls do not count."""
