@@ -14,6 +14,7 @@ from dask_exo.dataframe.accessor import register_accessors
 from dask_exo.dataframe.gpu_backend import register as register_backend
 from dask_exo.enable import disable, enable, get, register
 from dask_exo.execution.requests import options
+from dask_exo.planning.annotations import Rollback
 from dask_exo.report.progress import progress
 from dask_exo.report.report import last_report, performance_report
 from dask_exo.scheduler import Scheduler
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Rollback",
     "Scheduler",
     "disable",
     "enable",

@@ -141,6 +141,14 @@ class NonDeterminismError(ExoError, RuntimeError):
     """
 
 
+class WorkflowError(ExoError, ValueError):
+    """An external output would depend on a value that may change when a task runs again.
+
+    *When*: before a computation. *What helps*: ``dask.annotate(checkpoint=True)`` around the task,
+    or around tasks between it and the output.
+    """
+
+
 class OutputExistsError(ExoError, FileExistsError):
     """The output already exists.
 

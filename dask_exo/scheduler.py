@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -35,24 +35,26 @@ from dask_exo.dask_adapter import (
     nested_get,
     rebuild_composite,
 )
-from dask_exo.errors import Failure, ShuffleMethodError
+from dask_exo.errors import Failure, NonDeterminismError, ShuffleMethodError
 from dask_exo.execution.accounting import RunObserver, observed
 from dask_exo.execution.background import BackgroundRun
 from dask_exo.execution.loop import Run
 from dask_exo.execution.messages import paused_gc
 from dask_exo.execution.persisted import Local, Promise, Remote, checked, fetch
-from dask_exo.planning.annotations import options_of
+from dask_exo.planning.annotations import annotations_of, options_of, semantics_of
 from dask_exo.planning.normalize import Graph, Key, compilation, cull, normalize
 from dask_exo.planning.placement import ANY_ENGINE, EngineChoice, choose_engine
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext, run_passes
 from dask_exo.planning.planner import plan
 from dask_exo.planning.resume import Checkpoints, resume
+from dask_exo.planning.workflow import Workflow, commit
 from dask_exo.report.progress import Callbacks, showing
 from dask_exo.shuffle import algorithms
 
 SHUFFLE_METHODS = ("tasks", "disk", "p2p")
 MEMORY = 0.3  # of this machine, for values of the local engine; Ray's default for its store
+ATTEMPTS = 4  # of a workflow, while tasks that run again return other values
 KEYWORDS = ("num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries")
 
 
@@ -108,16 +110,30 @@ class Scheduler:
         with local_callbacks(kwargs.get("callbacks")) as active:
             callbacks, failed = Callbacks(list(active)), True
             try:
-                work, context, names = _prepare(dsk, keys, kwargs, config, callbacks)
-                values = work.literals
-                if work.bundles or work.stages or work.promises:
-                    futures, choice = self.where(dsk, work, config)
-                    values = _run(work, replace(context, engine=choice), futures, callbacks)
+                prepare = partial(_prepare, dsk, keys, kwargs, config, callbacks)
+                results = self._compute(dsk, prepare, callbacks)
                 failed = False
             finally:
                 callbacks.end(failed=failed)
-        results = {key: values[work.results[name]] for key, name in names.items()}
         return nested_get(keys, results)
+
+    def _compute(
+        self, dsk: Any, prepare: Callable[[], _Prepared], callbacks: Callbacks
+    ) -> dict[Key, Any]:
+        """Return the value of each key; repeat a workflow if that is necessary."""
+        attempts = ATTEMPTS
+        while True:
+            work, context, names = prepare()
+            values, attempts = work.literals, attempts - 1
+            try:
+                if work.bundles or work.stages or work.promises:
+                    futures, choice = self.where(dsk, work, context.config)
+                    values = _run(work, replace(context, engine=choice), futures, callbacks)
+            except NonDeterminismError:
+                if not context.repeatable or not attempts:
+                    raise
+                continue
+            return {key: values[work.results[name]] for key, name in names.items()}
 
     def start(self, dsk: Any, keys: Any, **kwargs: Any) -> dict[Key, Promise]:
         """Compute in the background, and return the promise of each key at once.
@@ -241,32 +257,39 @@ def _prepare(
     with paused_gc():
         replacements, queries = compilation(dsk, config.compile)
         graph, names, gpus = normalize(dsk, keys, replacements)
-        graph, checkpoints = _resume(graph, set(names.values()), config)
+        common, wanted = dict(get_annotations() or {}), dict.fromkeys(names.values())
+        common.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
+        by_task, workflow = annotations_of(dsk), Workflow()
+        if semantics := semantics_of(by_task, graph, common):
+            graph, workflow = commit(graph, wanted.keys(), semantics, config.checkpoint_path)
+            wanted |= dict.fromkeys(workflow.stores)
+        if workflow.repeatable:  # values are compared
+            config = replace(config, nondeterminism="error")
+        graph, checkpoints = _resume(graph, wanted.keys(), config, workflow.identities)
         if callbacks:
             callbacks.begin(graph)
-            graph = cull(convert_legacy_graph(graph), names.values())
+            graph = cull(convert_legacy_graph(graph), wanted)
             callbacks.prepare(graph)
-        common = dict(get_annotations() or {})
-        common.update((name, kwargs[name]) for name in KEYWORDS if name in kwargs)
+        options = options_of(by_task, graph, common, gpus, config.gpu_per_task)
+        options.update(workflow.options)
         fuse = not callbacks.values
-        work = plan(
-            graph,
-            set(names.values()),
-            small=config.small_result,
-            options=options_of(dsk, graph, common, gpus, config.gpu_per_task),
-            fuse=fuse,
+        work = plan(graph, wanted, small=config.small_result, options=options, fuse=fuse)
+        context = PassContext(
+            config, checkpoints, fuse=fuse, queries=queries, repeatable=workflow.repeatable
         )
-        return _Prepared(work, PassContext(config, checkpoints, fuse=fuse, queries=queries), names)
+        return _Prepared(work, context, names)
 
 
-def _resume(graph: Graph, keys: set[Key], config: Config) -> tuple[Graph, Checkpoints]:
+def _resume(
+    graph: Graph, keys: Set[Key], config: Config, identities: Mapping[Key, str]
+) -> tuple[Graph, Checkpoints]:
     """Replace tasks by checkpoints of earlier programs, if checkpoints are on."""
     if config.checkpoint_path is None:
         return graph, Checkpoints()
     store = CheckpointStore.open(config.checkpoint_path)
     share = None if config.checkpoint_keep == "all" else config.checkpoint_overhead
     shuffles = config.checkpoint_keep != "marked"
-    return resume(graph, keys, store, shuffles=shuffles, share=share)
+    return resume(graph, keys, store, shuffles=shuffles, share=share, identities=identities)
 
 
 class _CallbackWatcher(RunObserver):

@@ -28,6 +28,7 @@ from dask_exo.checkpoint.atomic_io import Bytes
 from dask_exo.errors import CheckpointError
 
 _NAME = re.compile(r"([0-9a-f]{32})-(\d+)-([0-9a-f]{64})\.value")
+_BEGUN = ".begun"  # ends the name of an empty file: a task that can be rolled back has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,16 @@ class CheckpointStore:
         atomic_io.put(fs, file, pieces)
         return StoredValue(file, nbytes, digest)
 
+    def begin(self, group: str, key: str) -> bool:
+        """Record that a task begins; return False if it has begun before."""
+        fs, path = atomic_io.located(self.url)
+        file = f"{path}/{_folder(group)}/{key}{_BEGUN}"
+        fs.invalidate_cache()
+        if fs.exists(file):
+            return False
+        atomic_io.put(fs, file, [b""])
+        return True
+
     def read(self, entry: StoredValue) -> Any:
         """Read a value; raise `CheckpointError` if the file was removed, or is damaged."""
         fs, _ = atomic_io.located(self.url)
@@ -142,7 +153,8 @@ class CheckpointStore:
         fs, path = atomic_io.located(self.url)
         for name in atomic_io.folders(fs, path):
             entries = self.found(name)
-            others = len(atomic_io.sizes(fs, f"{path}/{name}")) - len(entries)
+            names = atomic_io.sizes(fs, f"{path}/{name}")
+            others = sum(not file.endswith(_BEGUN) for file in names) - len(entries)
             nbytes = sum(entry.nbytes for entry in entries.values())
             yield StoredGroup(name, len(entries), nbytes, others)
 
@@ -151,7 +163,7 @@ class CheckpointStore:
         fs, path = atomic_io.located(self.url)
         folder = f"{path}/{_folder(group)}"
         for name in atomic_io.sizes(fs, folder):
-            if _NAME.fullmatch(name) or re.match(r"\.[0-9a-f]{32}-", name):
+            if _NAME.fullmatch(name) or re.match(r"\.[0-9a-f]{32}-|[0-9a-f]{32}\.begun$", name):
                 fs.rm_file(f"{folder}/{name}")
         if not fs.find(folder) and fs.isdir(folder):
             fs.rmdir(folder)

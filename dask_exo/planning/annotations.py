@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,51 @@ from dask_exo.execution.requests import ResourceBoundFunction
 
 Key = Any
 
-KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries"}
+SEMANTICS = {"checkpoint", "deterministic", "external", "rollback"}
+KNOWN = {"num_cpus", "num_gpus", "priority", "ray_remote_args", "resources", "retries", *SEMANTICS}
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Annotation ``rollback`` of a task: a function that removes its external output.
+
+    The function gets the arguments of the task, and may be called several times. It is wrapped,
+    because Dask calls functions in annotations with the keys of tasks.
+
+    Examples
+    --------
+    >>> import dask
+    >>> def refund(account, amount): ...
+    >>> with dask.annotate(rollback=Rollback(refund)):
+    ...     paid = dask.delayed(lambda account, amount: amount)("a", 5)
+    """
+
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Semantics:
+    """Properties of a task that recovery depends on; see `dask_exo.planning.workflow`."""
+
+    deterministic: bool = True  # running again, it returns an equal value
+    checkpoint: bool = False  # its value is stored
+    external: bool = False  # it has an output outside of the graph; running again adds none
+    rollback: Rollback | None = None  # removes this output
+
+    @property
+    def has_output(self) -> bool:
+        """True if it has an external output."""
+        return self.external or self.rollback is not None
+
+    @property
+    def may_change(self) -> bool:
+        """True if running again changes its value, or removes its external output meanwhile."""
+        return not self.deterministic or self.rollback is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """True if its value, or its beginning, is stored."""
+        return self.checkpoint or self.rollback is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +73,7 @@ class TaskOptions:
     in_driver: bool = False  # it must run in the driver, because it changes a value there
     request: ResourceRequest | None = None  # of the functions in it; ``needs`` are the same
     device: bool = False  # it requests a GPU only because its partitions are on one
+    compares: bool = False  # before it runs, digests of values of tasks that ran again
 
     @property
     def pool(self) -> ResourceRequest | None:
@@ -44,8 +89,52 @@ class TaskOptions:
 NO_OPTIONS = TaskOptions()
 
 
+def annotations_of(dsk: Any) -> Mapping[str, Mapping[Key, Any]]:
+    """Return the annotations of each task, by name and key.
+
+    Warn of annotations that Dask's own optimization has dropped.
+    """
+    if not isinstance(dsk, CoreExpr):
+        return {}
+    by_task: Mapping[str, Mapping[Key, Any]] = dsk.__dask_annotations__()
+    _warn_of_dropped(dsk, by_task)
+    return by_task
+
+
+def semantics_of(
+    by_task: Mapping[str, Mapping[Key, Any]],
+    graph: Mapping[Key, GraphNode],
+    shared: Mapping[str, Any],
+) -> dict[Key, Semantics]:
+    """Return the semantics of annotated tasks; annotations ``shared`` hold for all tasks."""
+    if SEMANTICS.isdisjoint([*by_task, *shared]):
+        return {}
+    semantics = {}
+    for key in graph:
+        own = {name: by_task[name][key] for name in SEMANTICS if key in by_task.get(name, ())}
+        given = {name: value for name, value in {**shared, **own}.items() if name in SEMANTICS}
+        if given:
+            semantics[key] = _checked(key, Semantics(**given))
+    return semantics
+
+
+def _checked(key: Key, semantics: Semantics) -> Semantics:
+    flags = semantics.deterministic, semantics.checkpoint, semantics.external
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise ConfigError(
+            f"annotations of {key!r}: deterministic, checkpoint and external are {flags}: give "
+            f"each as True or False"
+        )
+    if not isinstance(semantics.rollback, Rollback | None):
+        raise ConfigError(
+            f"annotations of {key!r}: rollback={semantics.rollback!r} is no dask_exo.Rollback: "
+            f"give dask_exo.Rollback(function), since Dask calls functions in annotations with keys"
+        )
+    return semantics
+
+
 def options_of(
-    dsk: Any,
+    by_task: Mapping[str, Mapping[Key, Any]],
     graph: Mapping[Key, GraphNode],
     shared: Mapping[str, Any],
     gpus: Set[Key] = frozenset(),
@@ -56,13 +145,8 @@ def options_of(
     Annotations around the call and its keywords, ``shared``, hold for all tasks. Resources that a
     function requests by `dask_exo.options` replace those of annotations, whose ``retries`` and
     ``priority`` still hold. Each of the tasks ``gpus``, whose partitions are on a GPU, requests a
-    ``share`` of one by default. Warn of annotations that are not supported, or that Dask's own
-    optimization has dropped.
+    ``share`` of one by default. Warn of annotations that are not supported.
     """
-    by_task: Mapping[str, Mapping[Key, Any]] = {}
-    if isinstance(dsk, CoreExpr):
-        by_task = dsk.__dask_annotations__()
-        _warn_of_dropped(dsk, by_task)
     unknown = sorted((by_task.keys() | shared.keys()) - KNOWN)
     if unknown:
         warnings.warn(

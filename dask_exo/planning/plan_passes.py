@@ -34,6 +34,7 @@ class PassContext:
     engine: EngineChoice = ANY_ENGINE
     queries: QueriesCompiled | None = None  # what Polars does
     fuse: bool = True  # the driver need not see the values of tasks that run inside others
+    repeatable: bool = False  # it may run again if a task that ran again returned another value
 
 
 def run_passes(plan: Plan, context: PassContext) -> Plan:

@@ -6,13 +6,13 @@ needed. The others are told where to store their values. If only some values of 
 stored, one of them is recomputed and compared. So a function that is not deterministic cannot mix
 old and new partitions that do not belong together.
 
-References: ExoFlow (Ray's exactly-once workflows); this is its case without side effects.
+See `dask_exo.planning.workflow` for tasks with side effects.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -92,13 +92,19 @@ class _Collection:
 
 
 def resume(
-    graph: Graph, keys: Set[Key], store: CheckpointStore, *, shuffles: bool, share: float | None
+    graph: Graph,
+    keys: Set[Key],
+    store: CheckpointStore,
+    *,
+    shuffles: bool,
+    share: float | None,
+    identities: Mapping[Key, str] | None = None,
 ) -> tuple[Graph, Checkpoints]:
     """Replace values that are stored by tasks that read them; give the others a `CheckpointKey`.
 
     The graph is normalized and culled to the requested ``keys``; return the tasks that are still to
     run. With ``shuffles``, inputs and outputs of shuffles may be stored too, and not only marked
-    values. See `ShuffleCheckpoint` for the ``share``.
+    values. See `ShuffleCheckpoint` for the ``share``, and `Workflow` for the ``identities``.
     """
     outputs = _shuffle_outputs(graph)
     parts = _shuffle_inputs(graph) - outputs.keys() if shuffles else set()
@@ -107,7 +113,7 @@ def resume(
         if _marked(node) or key in parts or (shuffles and key in outputs):
             members[group_of(key)].append(key)
     requested = [*chain.from_iterable(members.values()), *keys]
-    fingerprint_of = fingerprints(graph, requested, excluded=store.url)
+    fingerprint_of = fingerprints(graph, requested, store.url, identities)
     collections, seen = [], []
     for name, group in members.items():
         folder = key_split(group[0])
