@@ -44,7 +44,7 @@ from dask_exo.execution.submission import (
     widen_request,
 )
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.plan import Bundle, Plan, labels
+from dask_exo.planning.plan import Bundle, Plan, Stage, labels
 from dask_exo.planning.plan_passes import PassContext, join_in_driver, run_passes
 
 LOOK = 0.5  # seconds between two checks of whether the results are still wanted
@@ -149,7 +149,7 @@ class Run:
         try:
             self._pools.open()
             while self._unfinished:
-                self._shuffles.begin()
+                self._shuffles.begin(self._next_stages)
                 self._shuffles.advance()
                 self._collect_promised()
                 self._launch()
@@ -157,7 +157,7 @@ class Run:
                     self._sampler.sample(self._progress)
                 if self._mover is not None:
                     self._mover.consider(self._queue.unfinished)
-                runnable = self._queue.stages or self._shuffles.resumable
+                runnable = self._next_stages or self._shuffles.resumable
                 if self._unfinished and not runnable:
                     self._collect_finished(self._wait())
                 self._check_wanted()
@@ -178,6 +178,12 @@ class Run:
         in_flight = len(self._in_flight) + self._shuffles.calls
         is_full = in_flight - self._pools.calls >= max(1, self._pools.slots)
         return in_flight, self._bottleneck or ("slots" if is_full else "input")
+
+    @property
+    def _next_stages(self) -> list[Stage]:
+        """Shuffles that may start; there is room if no task is left for an idle slot."""
+        idle = len(self._in_flight) + self._shuffles.calls < self._pools.slots
+        return self._shuffles.next_stages(room=idle and self._queue.first(None) is None)
 
     @property
     def _unfinished(self) -> bool:
@@ -252,6 +258,8 @@ class Run:
 
     def _run_here(self, bundle: Bundle) -> None:
         """Run a task in the driver."""
+        if bundle.options.compares:
+            self.versions.compare()
         get = partial(fetch_values, self._futures, limit=self._config.stall_timeout)
         read = {source: self._values.fetch(source, get) for source in bundle.sources}
         values = bundle.literals | {name: read[key] for name, key in bundle.inputs.items()}
@@ -382,7 +390,7 @@ class Run:
         """Return where a value is; if it is for the driver, and there are many, move it there."""
         many = self._values.nbytes + receipt.nbytes > self._budget // 4
         if not many or key not in self._for_driver or self._values.has_readers(key, beside=1):
-            return Remote(ref, receipt.nbytes, receipt.digest)
+            return Remote(ref, receipt.nbytes, receipt.digest, receipt.rows)
         (value,) = fetch_values(self._futures, [ref], self._config.stall_timeout)
         return Local(owned(value, shared=False))
 

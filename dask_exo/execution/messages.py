@@ -126,6 +126,7 @@ class JobReceipt(NamedTuple):
     span: CallSpan | None = None  # of the call, in its last receipt
     digest: OutputDigest | None = None  # of what the whole call has put into the store
     checkpoint_seconds: float = 0.0  # estimate of what writing its checkpoint took
+    rows: int | None = None  # of a frame in the store
 
 
 class MapDetail(NamedTuple):

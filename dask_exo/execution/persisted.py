@@ -45,11 +45,12 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A value in the object store, its estimated size in bytes, and the digest of its call."""
+    """A value in the object store: estimated size in bytes, digest of its call, rows of a frame."""
 
     ref: Ref
     nbytes: int
     digest: OutputDigest | None = None
+    rows: int | None = None
 
 
 def checked(value: Any, output: OutputDigest | None) -> Any:
@@ -115,7 +116,7 @@ class Promise:
             return location
         if type(source) is type(futures) and not source.shares_memory:
             return location
-        return Remote(futures.put(self._value()), location.nbytes)
+        return Remote(futures.put(self._value()), location.nbytes, rows=location.rows)
 
     def pause(self) -> None:
         """Wait a moment, unless `location` returns at once."""

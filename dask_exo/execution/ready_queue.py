@@ -60,7 +60,7 @@ class ReadyQueue:
         consumer: Consumer | None = None,
     ) -> None:
         self._values, self._accounting, self._consumer = values, accounting, consumer
-        self._deliver_early = not plan.stages  # otherwise after the shuffles are verified
+        self._verified = bool(plan.stages)  # the last result waits until shuffles are verified
         self._results_of: dict[Key, list[Key]] = defaultdict(
             list
         )  # key of a value → keys of results
@@ -91,9 +91,8 @@ class ReadyQueue:
             if not missing:
                 self._enqueue(unit)
         self._values.add_readers(list(self._results_of))  # the caller reads these
-        if self._deliver_early and self._consumer:
-            for key in self._results_of.keys() & plan.literals.keys():
-                self._hand_over(key)
+        for key in self._results_of.keys() & plan.literals.keys():
+            self._deliver(key)
 
     # -- ready units
 
@@ -152,8 +151,8 @@ class ReadyQueue:
             self._missing[id(unit)] -= 1
             if not self._missing[id(unit)] and id(unit) not in self._removed:
                 self._enqueue(unit)
-        if self._deliver_early and self._consumer and key in self._results_of:
-            self._hand_over(key)
+        if key in self._results_of:
+            self._deliver(key)
 
     def fail(self, key: Key, error: Exception) -> None:
         """Fail a value and all that depend on it; without a consumer, raise the error."""
@@ -199,6 +198,11 @@ class ReadyQueue:
             return {}
         locations = {source: self._values.result(source) for source in self._results_of}
         return {key: locations[source] for source, keys in self._results_of.items() for key in keys}
+
+    def _deliver(self, source: Key) -> None:
+        """Hand a value to the consumer, if there is one, and it is not to be verified before."""
+        if self._consumer and not (self._verified and len(self._results_of) == 1):
+            self._hand_over(source)
 
     def _hand_over(self, source: Key) -> None:
         """Hand a value to the consumer, which holds it from then on."""

@@ -176,6 +176,7 @@ class RunningShuffles:
         self._shuffles: list[RunningShuffle] = []
         # a side of a join, and its result, by the name of the side that it waits for
         self._waiting: dict[str, tuple[RunningShuffle, Shuffled]] = {}
+        self._places = {stage.key: i for i, stage in enumerate(stages)}
         by_name = {stage.join.name: stage for stage in stages if stage.join is not None}
         self._pending = dict(by_name)  # sides that have not ended
         self._filters = KeyFilters(
@@ -214,10 +215,20 @@ class RunningShuffles:
         """Return the number of running shuffles."""
         return len(self._shuffles)
 
-    def begin(self) -> None:
-        """Start the shuffles whose inputs exist; they submit nothing before `advance`."""
-        while self._queue.stages:
-            stage = self._queue.stages.pop(0)
+    def next_stages(self, *, room: bool) -> list[Stage]:
+        """Return the shuffles to start: the sides of joins, else the next one if there is room.
+
+        So readers of the first shuffle come before the maps of the second one.
+        """
+        joins = [stage for stage in self._queue.stages if stage.join is not None]
+        if joins or not self._queue.stages or (self._shuffles and not room):
+            return joins
+        return [min(self._queue.stages, key=lambda stage: self._places[stage.key])]
+
+    def begin(self, stages: Sequence[Stage]) -> None:
+        """Start shuffles whose inputs exist; they submit nothing before `advance`."""
+        for stage in stages:
+            self._queue.stages.remove(stage)
             self._watcher.started(stage_keys(stage))
             self._shuffles.append(self._start(stage))
 

@@ -55,6 +55,7 @@ from dask_exo.execution.messages import (
     recorded_warnings,
 )
 from dask_exo.execution.persisted import checked, substituting_values
+from dask_exo.partitions.batching import has_rows
 from dask_exo.partitions.digest import digest
 from dask_exo.partitions.protocol import concat
 from dask_exo.planning.normalize import Key, group_of
@@ -94,6 +95,7 @@ def run_bundles(data: bytes | TaskCode, small: int | None, *args: Any) -> list[A
                 outcome.warnings,
                 outcome.failure,
                 checkpoint_seconds=outcome.checkpoint_seconds,
+                rows=None if in_receipt or not has_rows(outcome.value) else len(outcome.value),
             )
             receipts.append(receipt)
             start = end

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
 
 def plan(
     graph: Graph,
-    keys: set[Key],
+    keys: Collection[Key],
     *,
     small: int,
     options: Mapping[Key, TaskOptions] | None = None,
@@ -37,6 +37,7 @@ def plan(
 ) -> Plan:
     """Cut a normalized and culled graph into units that compute the requested ``keys``.
 
+    The first of them come first where Dask has no order, as between parts that share nothing.
     A literal of at most ``small`` bytes is copied into each task that reads it. With ``fuse``,
     tasks may run inside others, so that the driver does not see their values.
     """
@@ -57,9 +58,24 @@ def plan(
         is_task = key not in literals and key not in promises
         if is_task and not isinstance(graph[key], (Alias, ShuffleNode)):
             planner.add(key)
-    stages = [planner.stage(node) for node in graph.values() if isinstance(node, ShuffleNode)]
+    shuffles = {node.key: node for node in graph.values() if isinstance(node, ShuffleNode)}
+    ordered = list(shuffles) if len(shuffles) < 2 else _upstream(graph, results.values(), shuffles)
+    stages = [planner.stage(shuffles[key]) for key in ordered]
     planner.order_columns()
     return Plan(list(planner.bundles.values()), stages, literals, promises, results)
+
+
+def _upstream(graph: Graph, keys: Iterable[Key], wanted: Container[Key]) -> list[Key]:
+    """Return the ``wanted`` keys on which others depend, those of the first keys first."""
+    found, seen = [], set()
+    for key in keys:
+        stack = [key]
+        while stack:
+            if (source := stack.pop()) not in seen:
+                seen.add(source)
+                stack.extend(graph[source].dependencies)
+                found += [source] if source in wanted else []
+    return found
 
 
 class _Planner:
