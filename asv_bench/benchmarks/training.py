@@ -23,9 +23,8 @@ import pandas as pd
 import pyarrow.dataset
 
 from asv_bench.benchmarks.common import OnRay
-from dask_exo.partitions.batching import rebatch
+from dask_exo.partitions.batching import prefetch, rebatch
 from dask_exo.training import spread
-from dask_exo.training.iterator import prefetch
 
 ROWS, FEATURES, CLASSES, FILES = 1_200_000, 20, 10, 44
 BATCH, EPOCHS = 8192, 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from dask.utils import is_arraylike, is_dataframe_like, is_index_like, is_series
 from dask_exo.errors import DeviceMemoryError, OptionsError
 
 Part = TypeVar("Part")
+Item = TypeVar("Item")
 
 
 class RowSpan(NamedTuple, Generic[Part]):
@@ -29,6 +31,15 @@ class RowSpan(NamedTuple, Generic[Part]):
 def as_numpy(frame: pd.DataFrame) -> dict[Any, np.ndarray]:
     """Return the columns of a frame by name, as arrays."""
     return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
+    """Compute each item while the one before it is in use."""
+    future = pool.submit(next, items, None)
+    while (item := future.result()) is not None:
+        future = pool.submit(next, items, None)
+        yield item
+        del item
 
 
 def rebatch(parts: Iterable[pd.DataFrame], size: int) -> Iterator[pd.DataFrame]:

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.accounting import StoreSampler, observed
 from dask_exo.execution.background import stop_with_all
-from dask_exo.partitions.batching import rebatch
+from dask_exo.partitions.batching import prefetch, rebatch
 from dask_exo.pipeline.operators import (
     PlannedStage,
     check_requests,
@@ -202,8 +203,8 @@ def iter_batches(
     start: Callable[[], PipelineRun], size: int | None, convert: Callable[[pd.DataFrame], Any]
 ) -> Generator[Any, None, None]:
     """Yield batches of the output of a pipeline, which starts with the first one."""
-    with start() as running:
-        frames = _frames(running)
+    with ThreadPoolExecutor(1, "exo-batches") as pool, start() as running:
+        frames = prefetch(_frames(running), pool)
         for batch in frames if size is None else rebatch(frames, size):
             yield convert(batch)
 

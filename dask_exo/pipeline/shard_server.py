@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -32,6 +32,13 @@ ShardRows = RowSpan[GraphNode]
 """Rows of a partition that a task without dependencies returns."""
 
 
+class NextRows(NamedTuple):
+    """The next rows of a consumer, none at its end, and their number in all, if it is known."""
+
+    spans: list[ShardRows]
+    rows: int | None = None
+
+
 class LocalShards:
     """Base of sources in the driver, with a server for consumers in other processes."""
 
@@ -40,8 +47,8 @@ class LocalShards:
         self._consumers = consumers
         self._starting = threading.Lock()
 
-    def share(self, consumer: int, request: Any) -> list[ShardRows]:
-        """Wait for the rows of a consumer."""
+    def share(self, consumer: int, request: Any) -> NextRows:
+        """Wait for the next rows of a consumer."""
         raise NotImplementedError
 
     def leave(self, consumer: int) -> None:
@@ -115,12 +122,13 @@ class ShardServer:
         with contextlib.suppress(ExoError):  # the connection has ended
             queue = Queue(answer)
             try:
-                values, refs = _encode(self._source.share(consumer, request))
+                spans, rows = self._source.share(consumer, request)
+                values, refs = _encode(spans)
             except Exception as error:  # noqa: BLE001  raised where the rows are requested
                 self.remove(consumer)
                 queue.put(Failure.of(f"consumer {consumer}", error))
                 return
-            queue.put(values, refs)
+            queue.put((values, rows), refs)
 
 
 class RemoteShards:
@@ -130,7 +138,7 @@ class RemoteShards:
         self.name = name
         self._leases: dict[int, Lease] = {}
 
-    def share(self, consumer: int, request: Any) -> list[ShardRows]:
+    def share(self, consumer: int, request: Any) -> NextRows:
         """See `LocalShards.share`; raise `ClusterError` if the driver does not answer."""
         lease = self._leases.get(consumer)
         if lease is None or not lease.count():  # it expires while a process is suspended
@@ -139,10 +147,11 @@ class RemoteShards:
         requests, answer = Queue(self.name), Queue()
         requests.put((consumer, request, answer.name))
         try:
-            values, refs = _wait_for_answer(answer, requests)
-            if isinstance(values, Failure):
-                values.reraise()
-            return _decode(values, refs)
+            found, refs = _wait_for_answer(answer, requests)
+            if isinstance(found, Failure):
+                found.reraise()
+            values, rows = found
+            return NextRows(_decode(values, refs), rows)
         finally:
             answer.close()
 

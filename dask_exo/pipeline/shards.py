@@ -15,7 +15,7 @@ from dask_exo.errors import Failure, PipelineError
 from dask_exo.execution.persisted import Promise, Remote, fetch
 from dask_exo.partitions.batching import RowSpan, rebatch
 from dask_exo.pipeline.run import PipelineRun
-from dask_exo.pipeline.shard_server import LocalShards, ShardRows, ShardSource, fetch_rows
+from dask_exo.pipeline.shard_server import LocalShards, NextRows, ShardSource, fetch_rows
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.transforms import FORMATS
 
@@ -131,7 +131,7 @@ class SharedRun(LocalShards):
         self._is_pulling = False
         self._failure: Failure | None = None  # an exception would reference frames
 
-    def share(self, consumer: int, request: int) -> list[ShardRows]:
+    def share(self, consumer: int, request: int) -> NextRows:
         """Wait for rows for a consumer; return none at its end. Raise the error of the pipeline.
 
         ``request`` is the number of its requests before. If it did not get the rows of the last
@@ -149,14 +149,14 @@ class SharedRun(LocalShards):
                 span = self._sharder.assign(consumer)
                 if span is not None:
                     self._changed.notify_all()
-                    return [span]
+                    return NextRows([span])
                 if self._sharder.wants(consumer) and not self._is_pulling:
                     self._pull()
                 else:
                     self._changed.wait(CHECK_INTERVAL)
             if self._failure is not None:
                 self._failure.reraise()
-            return []
+            return NextRows([])
 
     def leave(self, consumer: int) -> None:
         """Remove a consumer; the run ends with the last one."""
@@ -247,6 +247,6 @@ def _leave_in_thread(source: ShardSource, consumer: int) -> None:
 def _frames(source: ShardSource, consumer: int) -> Iterator[pd.DataFrame]:
     """Yield rows of a consumer, as they arrive."""
     count = 0
-    while rows := source.share(consumer, count):
+    while rows := source.share(consumer, count).spans:
         count += 1
         yield from fetch_rows(rows)

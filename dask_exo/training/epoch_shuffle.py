@@ -1,34 +1,35 @@
-"""The shuffles of all epochs, in the driver, and the shares of the consumers.
+"""The shuffles of all epochs, in the driver, and the rows of the consumers.
 
-An epoch starts when its first consumer requests it, or while the one before is consumed. A
-consumer takes the refs of its share. Shares that a slower consumer has not taken are kept for the
-last few epochs, and recomputed later, so no consumer waits for another one.
+An epoch starts when its first consumer requests it, or so long before the end of the one before
+that it is ready then. A consumer takes the refs of its rows, a partition at a time, as soon as they
+are known. Rows that a slower consumer has not taken are kept for the last few epochs, and
+recomputed later, so no consumer waits for another one.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
 
 from dask_exo.dask_adapter import GraphNode, convert_legacy_graph
+from dask_exo.execution.persisted import Remote, promised
 from dask_exo.partitions.batching import RowSpan
-from dask_exo.pipeline.shard_server import LocalShards, ShardRows
+from dask_exo.pipeline.shard_server import LocalShards, NextRows, ShardRows
 from dask_exo.planning.graph_passes import final_target
 from dask_exo.planning.normalize import future_node
 from dask_exo.validation import number_from
 
 MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
-
-Part = TypeVar("Part")
-Rows = dict[int, list[ShardRows]]
-"""The rows of each consumer that has not taken them yet."""
+MARGIN = 2.0  # of the time to the first rows, which take longer beside the consumers' work
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,78 @@ class EpochSpec:
         number_from(0, "seed", self.seed)
         number_from(1, "split", self.consumers)
 
+    def shares(self, rows: int) -> list[range]:
+        """Split the rows of an epoch."""
+        return split_rows(rows, self.consumers, self.batch_size, drop_last=self.drop_last)
+
+
+class Epoch:
+    """One epoch: the rows that its consumers have not taken, as far as they are known.
+
+    Attributes
+    ----------
+    taken : dict of int
+        The rows that each consumer has had.
+    shares : list of range
+        The rows for each place, if all are counted. One consumer gets rows before.
+    ended : bool
+        True if no more rows follow; ``error`` says why not.
+    dropped : bool
+        True if no more rows are wanted.
+    """
+
+    def __init__(self, places: Mapping[int, int]) -> None:
+        self._places = places
+        self._waiting: dict[int, deque[ShardRows]] = {i: deque() for i in places}
+        self._rows = 0
+        self._begun, self._first_after = time.monotonic(), 0.0
+        self.taken = dict.fromkeys(places, 0)
+        self.shares: list[range] = []
+        self.ended = self.dropped = False
+        self.error: BaseException | None = None
+
+    def add(self, part: GraphNode, rows: int) -> None:
+        """Add the next partition."""
+        start, self._rows = self._rows, self._rows + rows
+        for consumer, place in self._places.items():
+            share = self.shares[place] if self.shares else range(sys.maxsize)
+            first, last = max(share.start, start), min(share.stop, self._rows)
+            if first < last:
+                self._waiting[consumer].append(RowSpan(part, first - start, last - start))
+        self._first_after = self._first_after or time.monotonic() - self._begun
+
+    def end(self, spec: EpochSpec) -> None:
+        """Record that there are no more partitions."""
+        self.shares, self.ended = spec.shares(self._rows), True
+
+    def take(self, consumer: int, first: int) -> ShardRows | None:
+        """Take the next rows of a consumer that has had ``first``; None if there are none now."""
+        waiting = self._waiting[consumer]
+        while waiting:
+            span = waiting.popleft()
+            self.taken[consumer] += span.stop - span.start
+            start = max(span.start, span.stop - (self.taken[consumer] - first))
+            if start < span.stop:
+                return span._replace(start=start)
+        return None
+
+    def rows(self, consumer: int) -> int | None:
+        """Return the number of rows of a consumer in all, if it is known."""
+        return len(self.shares[self._places[consumer]]) if self.shares else None
+
+    def is_nearly_over(self, consumer: int, first: int) -> bool:
+        """Return whether the next epoch has to start, to be ready when this one is consumed."""
+        rows = self.rows(consumer)
+        if not self.ended or not rows:
+            return False
+        seconds = time.monotonic() - self._begun - self._first_after
+        return seconds * (rows - first) <= MARGIN * self._first_after * first
+
+    def release(self, consumer: int) -> None:
+        """Drop rows of a consumer that has gone on."""
+        if consumer in self._waiting:
+            self._waiting[consumer].clear()
+
 
 class EpochShuffles(LocalShards):
     """Epochs of a frame."""
@@ -55,8 +128,8 @@ class EpochShuffles(LocalShards):
     def __init__(self, frame: dd.DataFrame, spec: EpochSpec) -> None:
         super().__init__(spec.consumers)
         self._frame, self._spec = frame, spec
-        self._lock = threading.Lock()
-        self._epochs: dict[int, Future[Rows]] = {}  # the newest last
+        self._changed = threading.Condition()
+        self._epochs: dict[int, Epoch] = {}  # the newest last
         self._reached = [-1] * spec.consumers
         self.shuffled(0)  # raises at once for wrong arguments
 
@@ -70,98 +143,109 @@ class EpochShuffles(LocalShards):
             seed=int(seed), window=self._spec.window, npartitions=2 * self._frame.npartitions
         )
 
-    def share(self, consumer: int, request: int) -> list[ShardRows]:
-        """Wait for the rows of a consumer in epoch ``request``, and start the next epoch."""
-        epoch, spans = request, None
-        while spans is None:
-            with self._lock:
-                self._reached[consumer] = epoch - 1
-                rows = self._epochs.get(epoch) or self._begin(epoch)
-            try:
-                shares = rows.result()
-            except BaseException:
-                self._forget(epoch, rows)
-                raise
-            with self._lock:
-                spans = shares.pop(consumer, None)
-            if spans is None:  # the consumer returns to an epoch that it had before
-                self._forget(epoch, rows)
-        with self._lock:
-            self._reached[consumer] = epoch
+    def share(self, consumer: int, request: tuple[int, int]) -> NextRows:
+        """Wait for the next rows of a consumer; ``request`` is an epoch, and its rows before."""
+        number, first = request
+        with self._changed:
+            self._reached[consumer] = number
             self._release_taken()
-            if epoch + 1 < self._spec.count and epoch + 1 not in self._epochs:
-                self._begin(epoch + 1)
-        return spans
+            epoch = self._epochs.get(number)
+            # it has failed, or the consumer returns to rows that it had before
+            if (
+                epoch is None
+                or epoch.error is not None
+                or epoch.taken.get(consumer, sys.maxsize) > first
+            ):
+                epoch = self._begin(number)
+            while (span := epoch.take(consumer, first)) is None and not epoch.ended:
+                self._changed.wait()
+                if self._reached[consumer] != number:  # it has left
+                    return NextRows([])
+                if epoch.dropped:
+                    epoch = self._epochs.get(number) or self._begin(number)
+            if epoch.error is not None:
+                raise epoch.error
+            following, over = number + 1, span is None or epoch.is_nearly_over(consumer, first)
+            if over and following < self._spec.count and following not in self._epochs:
+                self._begin(following)
+            return NextRows([] if span is None else [span], epoch.rows(consumer))
 
     def leave(self, consumer: int) -> None:
         """Release the rows of a consumer, unless it requests more."""
         super().leave(consumer)
-        with self._lock:
+        with self._changed:
             self._reached[consumer] = self._spec.count
             self._release_taken()
+            self._changed.notify_all()
 
-    def _begin(self, epoch: int) -> Future[Rows]:
-        """Start an epoch for consumers that have not reached it; the lock is held.
+    def _begin(self, number: int) -> Epoch:
+        """Start an epoch for consumers that have not passed it; the lock is held.
 
         The places of consumers, and so their windows, change from epoch to epoch.
         """
-        rows: Future[Rows] = Future()
-        places = {
-            i: (i + epoch) % self._spec.consumers
-            for i, reached in enumerate(self._reached)
-            if reached < epoch
-        }
-        self._epochs.pop(epoch, None)
-        self._epochs[epoch] = rows
+        count = self._spec.consumers
+        reached = enumerate(self._reached)
+        epoch = Epoch({i: (i + number) % count for i, last in reached if last <= number})
+        self._drop(number)
+        self._epochs[number] = epoch
         while len(self._epochs) > MAX_EPOCHS:
-            del self._epochs[next(iter(self._epochs))]
-        args = (rows, epoch, places)
+            self._drop(next(iter(self._epochs)))
+        args = (epoch, number)
         threading.Thread(target=self._run, args=args, name="dask_exo-epoch", daemon=True).start()
-        return rows
+        return epoch
 
-    def _run(self, rows: Future[Rows], epoch: int, places: dict[int, int]) -> None:
+    def _drop(self, number: int) -> None:
+        epoch = self._epochs.pop(number, None)
+        if epoch is not None:
+            epoch.dropped = True
+            self._changed.notify_all()
+
+    def _run(self, epoch: Epoch, number: int) -> None:
+        """Shuffle an epoch; add its partitions as they are finished."""
         try:
-            rows.set_result(self._shares(epoch, places))
+            parts = _persisted(self.shuffled(number))
+            if self._spec.consumers > 1:
+                epoch.shares = self._spec.shares(sum(map(row_count, parts)))
+            parts.reverse()
+            while parts and not epoch.dropped:
+                part = parts.pop()
+                rows = row_count(part)
+                with self._changed:
+                    epoch.add(part, rows)
+                    if not parts:
+                        epoch.end(self._spec)
+                    self._changed.notify_all()
+                del part
         except BaseException as error:  # noqa: BLE001  raised where rows are requested
-            rows.set_exception(error)
-
-    def _shares(self, epoch: int, places: dict[int, int]) -> Rows:
-        """Shuffle an epoch, and divide its rows among consumers, given the place of each."""
-        nodes, lengths = _persisted(self.shuffled(epoch))
-        spec = self._spec
-        shares = split_rows(sum(lengths), spec.consumers, spec.batch_size, drop_last=spec.drop_last)
-        return {
-            consumer: [
-                RowSpan(nodes[span.part], span.start, span.stop)
-                for span in locate_rows(shares[place], lengths)
-            ]
-            for consumer, place in places.items()
-        }
-
-    def _forget(self, epoch: int, rows: Future[Rows]) -> None:
-        with self._lock:
-            if self._epochs.get(epoch) is rows:
-                del self._epochs[epoch]
+            with self._changed:
+                epoch.error, epoch.ended = error, True
+                self._changed.notify_all()
 
     def _release_taken(self) -> None:
-        """Release rows that all consumers have; the lock is held."""
-        for epoch, rows in list(self._epochs.items()):
-            if rows.done() and rows.exception() is None:
-                shares = rows.result()
-                for consumer in [i for i in shares if self._reached[i] >= epoch]:
-                    del shares[consumer]
-            if all(reached >= epoch for reached in self._reached):
-                del self._epochs[epoch]
+        """Release the rows of consumers that have passed them; the lock is held."""
+        for number, epoch in list(self._epochs.items()):
+            passed = [i for i, last in enumerate(self._reached) if last > number]
+            for consumer in passed:
+                epoch.release(consumer)
+            if len(passed) == self._spec.consumers:
+                self._drop(number)
 
 
-def _persisted(frame: dd.DataFrame) -> tuple[list[GraphNode], list[int]]:
-    """Persist partitions; return a task that fetches each, and the lengths."""
+def _persisted(frame: dd.DataFrame) -> list[GraphNode]:
+    """Persist partitions; return a task that fetches each."""
     persisted = frame.persist()
     graph: dict[Any, GraphNode] = convert_legacy_graph(persisted.__dask_graph__())
-    lengths = persisted.map_partitions(len, meta=(None, "int64")).compute()
     keys = [final_target(graph, key) for key in persisted.__dask_keys__()]
-    nodes = [graph[key] if key in graph else future_node(key) for key in keys]
-    return nodes, [int(n) for n in lengths]
+    return [graph[key] if key in graph else future_node(key) for key in keys]
+
+
+def row_count(part: GraphNode) -> int:
+    """Wait for a partition; return the number of its rows."""
+    promise = promised(part)
+    location = None if promise is None else promise.location()
+    if isinstance(location, Remote) and location.rows is not None:
+        return location.rows
+    return len(part({}))
 
 
 def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -> list[range]:
@@ -187,28 +271,6 @@ def split_rows(rows: int, consumers: int, batch_size: int, *, drop_last: bool) -
         more = 0
     ends = [0, *accumulate(each + (i < more) for i in range(consumers))]
     return [range(a, b) for a, b in pairwise(ends)]
-
-
-def locate_rows(rows: range, lengths: Sequence[int]) -> list[RowSpan[int]]:
-    """Locate rows of an epoch in its partitions, given their lengths."""
-    spans, first = [], 0
-    for part, length in enumerate(lengths):
-        start, stop = max(rows.start - first, 0), min(rows.stop - first, length)
-        if start < stop:
-            spans.append(RowSpan(part, start, stop))
-        first += length
-    return spans
-
-
-def skip_rows(spans: Sequence[RowSpan[Part]], rows: int) -> list[RowSpan[Part]]:
-    """Return spans without their first ``rows``."""
-    remaining = []
-    for span in spans:
-        skipped = min(rows, span.stop - span.start)
-        rows -= skipped
-        if span.start + skipped < span.stop:
-            remaining.append(span._replace(start=span.start + skipped))
-    return remaining
 
 
 def spread(positions: Any, batch_size: int) -> float:

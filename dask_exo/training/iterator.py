@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
@@ -13,13 +13,12 @@ import pandas as pd
 from dask.tokenize import tokenize
 
 from dask_exo.errors import ShuffleArgumentError
-from dask_exo.partitions.batching import as_numpy, rebatch
-from dask_exo.pipeline.shard_server import ShardRows, ShardSource, fetch_rows
-from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec, skip_rows
+from dask_exo.partitions.batching import as_numpy, prefetch, rebatch
+from dask_exo.pipeline.shard_server import NextRows, ShardSource, fetch_rows
+from dask_exo.training.epoch_shuffle import EpochShuffles, EpochSpec
 
-Item = TypeVar("Item")
 Step = tuple[int, int, int, Any]
-"""Epoch, number of its batches so far and in all, and the last batch."""
+"""Epoch, number of its batches so far and in all (0 if unknown), and the last batch."""
 
 
 def _torch(frame: pd.DataFrame) -> dict[Any, Any]:
@@ -49,7 +48,8 @@ class Epochs(Iterator[Any]):
     batches : int
         Batches of this epoch so far.
     steps : int
-        Batches of each epoch, the same for all consumers; 0 before the first batch.
+        Batches of each epoch, the same for all consumers. 0 before the first batch, and with one
+        consumer until the first epoch has been shuffled.
     """
 
     def __init__(
@@ -74,13 +74,14 @@ class Epochs(Iterator[Any]):
                 partial(self._source.share, self._consumer), self._spec, self._format, start
             )
         try:
-            self.epoch, self.batches, self.steps, batch = next(self._steps)
+            self.epoch, self.batches, steps, batch = next(self._steps)
         except StopIteration:
             self._source.leave(self._consumer)
             raise
         except BaseException:
             self._steps = None  # the next call retries
             raise
+        self.steps = steps or self.steps
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,8 +109,8 @@ class Epochs(Iterator[Any]):
 
     def close(self) -> None:
         """End before the last batch: release the rows of this consumer."""
+        self._source.leave(self._consumer)  # a waiting thread ends
         self._steps = iter(())
-        self._source.leave(self._consumer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         args = (self._source.remote(), self._spec, self._format, self._consumer, self._identity)
@@ -117,7 +118,7 @@ class Epochs(Iterator[Any]):
 
 
 def _steps(
-    share: Callable[[int], list[ShardRows]],
+    share: Callable[[tuple[int, int]], NextRows],
     spec: EpochSpec,
     format: str,  # noqa: A002  the usual name
     start: tuple[int, int],
@@ -126,18 +127,38 @@ def _steps(
 
     This does not reference the iterator, so that the store is freed with its last reference.
     """
-    first, done = start
-    with ThreadPoolExecutor(2, "exo-epochs") as pool:  # a batch, and a partition for it
+    (first, done), size = start, spec.batch_size
+    pool = ThreadPoolExecutor(2, "exo-epochs")  # a batch, and a partition for it
+    try:
         for epoch in range(first, spec.count):
             done = done if epoch == first else 0
-            spans = skip_rows(share(epoch), done * spec.batch_size)
-            rows = sum(span.stop - span.start for span in spans)
-            steps = done + -(-rows // spec.batch_size)
-            parts = prefetch(fetch_rows(spans), pool)
-            batches = map(FORMATS[format], rebatch(parts, spec.batch_size))
-            for batch in prefetch(batches, pool):
+            rows = _EpochRows(share, epoch, done * size)
+            frames = rebatch(prefetch(iter(rows), pool), size)
+            full = (frame for frame in frames if not spec.drop_last or len(frame) == size)
+            for batch in prefetch(map(FORMATS[format], full), pool):
                 done += 1
-                yield epoch, done, steps, batch
+                yield epoch, done, -(-rows.total // size), batch
+    finally:
+        pool.shutdown(wait=False)  # a thread may wait for the next partition
+
+
+class _EpochRows:
+    """The rows of an epoch, by partition; ``total`` is their number, or 0 until it is known."""
+
+    def __init__(
+        self, share: Callable[[tuple[int, int]], NextRows], epoch: int, taken: int
+    ) -> None:
+        self._share, self._epoch, self._taken = share, epoch, taken
+        self.total = 0
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        while True:
+            spans, rows = self._share((self._epoch, self._taken))
+            self.total = rows or self.total
+            if not spans:
+                return
+            self._taken += sum(stop - start for _, start, stop in spans)
+            yield from fetch_rows(spans)
 
 
 def epochs(
@@ -157,12 +178,3 @@ def epochs(
         Epochs(source, spec, format, i, f"{identity} {i} of {spec.consumers}")
         for i in range(spec.consumers)
     ]
-
-
-def prefetch(items: Iterator[Item], pool: Executor) -> Iterator[Item]:
-    """Compute each item while the one before it is in use."""
-    future = pool.submit(next, items, None)
-    while (item := future.result()) is not None:
-        future = pool.submit(next, items, None)
-        yield item
-        del item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 
@@ -18,6 +19,7 @@ import dask_exo
 from dask_exo.cluster.on_ray import RayFutures
 from dask_exo.errors import CancelledError
 from dask_exo.report import recording
+from dask_exo.training import epoch_shuffle
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -196,10 +198,11 @@ def test_stopping_ray_breaks_the_promise() -> None:
         promise.result(timeout=20)
 
 
-def test_the_next_epoch_is_shuffled_while_this_one_is_consumed(tmp_path) -> None:
+def test_the_next_epoch_is_shuffled_while_this_one_is_consumed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_shuffle, "MARGIN", 1e9)  # as soon as this one is shuffled
     ddf, path = counting(tmp_path)
     epochs = ddf.exo.epochs(3, 10_000, seed=1, format="numpy")
-    total = next(epochs)["v"].sum()
+    total = sum(batch["v"].sum() for batch in itertools.islice(epochs, 17))
     deadline = time.monotonic() + 60
     while path.read_text() != "x" * 8:  # four partitions, twice
         assert time.monotonic() < deadline

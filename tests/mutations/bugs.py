@@ -123,8 +123,8 @@ BUGS = [
     Bug(
         "a consumer's rows begin one too late",
         "training/epoch_shuffle.py",
-        "start, stop = max(rows.start - first, 0), min(rows.stop - first, length)",
-        "start, stop = max(rows.start - first, 1), min(rows.stop - first, length)",
+        "first, last = max(share.start, start), min(share.stop, self._rows)",
+        "first, last = max(share.start, start + 1), min(share.stop, self._rows)",
         (f"{UNIT}/training/test_epoch_shuffle.py",),
     ),
     # what is checked

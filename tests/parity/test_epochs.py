@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import threading
@@ -15,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dask_exo
 from dask_exo.errors import ShuffleArgumentError
-from dask_exo.training import spread
+from dask_exo.execution import persisted
+from dask_exo.training import epoch_shuffle, spread
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +180,51 @@ def test_the_state_after_an_epoch_starts_the_next_one() -> None:
     second = list(other)
     assert sum(map(len, shuffled)) == 40
     assert sorted(pd.concat(first).n) == sorted(pd.concat(second).n) == list(range(40))
+
+
+@pytest.fixture
+def _local():
+    local = {"exo.engine": "local", "exo.num-cpus": 2}
+    with dask.config.set({"scheduler": dask_exo.get, **local}):
+        yield
+
+
+def numbered(partition: int) -> pd.DataFrame:
+    return pd.DataFrame({"n": np.arange(100) + 100 * partition})
+
+
+begun = threading.Event()
+
+
+def late(partition: int) -> pd.DataFrame:
+    assert partition < 3 or begun.wait(60), "nothing was consumed"
+    return numbered(partition)
+
+
+@pytest.mark.usefixtures("_local")
+def test_rows_of_a_window_come_before_the_next_one_is_read() -> None:
+    begun.clear()
+    ddf = dd.from_map(late, range(4), meta=numbered(0))
+    epochs = ddf.exo.epochs(1, 50, window=2)
+    first = next(epochs)
+    assert first.n.max() < 200
+    assert epochs.steps == 0
+    begun.set()
+    rest = list(epochs)
+    assert epochs.steps == epochs.batches == 8
+    assert sorted(pd.concat([first, *rest]).n) == list(range(400))
+
+
+@pytest.mark.usefixtures("_local")
+def test_consumed_partitions_are_released_before_the_next_epoch_starts(monkeypatch) -> None:
+    monkeypatch.setattr(epoch_shuffle, "MARGIN", 0.0)  # it starts with the end of this one
+    gc.collect()
+    before = len(persisted._promises)
+    epochs = dd.from_map(numbered, range(10), meta=numbered(0)).exo.epochs(2, 50)
+    held = [len(persisted._promises) - before for _ in epochs]
+    assert len(held) == 40
+    assert max(held) <= 20 + 4
+    assert held[14] <= 8
 
 
 def test_threads_share_each_epoch() -> None:

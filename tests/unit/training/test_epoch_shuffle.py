@@ -12,10 +12,10 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_exo.partitions.batching import RowSpan, rebatch
+from dask_exo.partitions.batching import RowSpan, prefetch, rebatch
 from dask_exo.pipeline.shard_server import fetch_rows
-from dask_exo.training.epoch_shuffle import locate_rows, skip_rows, split_rows
-from dask_exo.training.iterator import prefetch
+from dask_exo.training import epoch_shuffle
+from dask_exo.training.epoch_shuffle import Epoch, EpochSpec, split_rows
 
 
 class Memory:
@@ -52,13 +52,49 @@ def test_steps_are_equal_and_hardly_a_row_is_left_over(rows, consumers, size, dr
         assert not left or len(dealt[0]) % size == 0
 
 
-@given(LENGTHS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
-def test_spans_are_where_the_rows_are(lengths, start, count, skip) -> None:
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 5), st.booleans(), st.integers(0, 60))
+def test_each_consumer_takes_the_rows_of_its_place(lengths, consumers, size, drop, had) -> None:
     parts = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1]) if lengths else []
-    spans = skip_rows(locate_rows(range(start, start + count), lengths), skip)
-    got = [int(n) for part, a, b in spans for n in parts[part][a:b]]
-    assert got == list(range(sum(lengths)))[start : start + count][skip:]
-    assert all(isinstance(span, RowSpan) and span.start < span.stop for span in spans)
+    spec = EpochSpec(1, size, 0, None, drop, consumers)
+    epoch = Epoch({i: (i + 1) % consumers for i in range(consumers)})
+    epoch.shares = spec.shares(sum(lengths))
+    for i, length in enumerate(lengths):
+        epoch.add(i, length)
+    epoch.end(spec)
+    for consumer in range(consumers):
+        share, got, first = epoch.shares[(consumer + 1) % consumers], [], had
+        while (span := epoch.take(consumer, first)) is not None:
+            got += [int(n) for n in parts[span.part][span.start : span.stop]]
+            first += span.stop - span.start
+        assert got == list(share)[had:]
+        assert epoch.rows(consumer) == len(share)
+
+
+def test_one_consumer_gets_rows_before_they_are_counted() -> None:
+    epoch = Epoch({0: 0})
+    epoch.add("a", 3)
+    assert epoch.take(0, 0) == ("a", 0, 3)
+    assert epoch.take(0, 3) is None
+    assert epoch.rows(0) is None
+    epoch.add("b", 4)
+    epoch.end(EpochSpec(1, 2, 0, None, True, 1))
+    assert epoch.take(0, 3) == ("b", 0, 4)
+    assert epoch.rows(0) == 6  # the consumer drops the last one
+
+
+def test_the_next_epoch_starts_when_it_will_be_ready_in_time(monkeypatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(epoch_shuffle.time, "monotonic", lambda: now)
+    epoch = Epoch({0: 0})
+    now = 10.0  # what the first rows take
+    epoch.add("a", 500)
+    assert not epoch.is_nearly_over(0, 400)  # it is still shuffled
+    epoch.add("b", 500)
+    epoch.end(EpochSpec(2, 100, 0, None, False, 1))
+    now = 60.0  # half of the rows in 50 seconds: the others take 50 seconds, too
+    assert not epoch.is_nearly_over(0, 500)
+    now = 90.0  # and the last 200 take 20
+    assert epoch.is_nearly_over(0, 800)
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 15))
