@@ -1,12 +1,15 @@
-"""CloudSort on the shuffle library: sample, map, merge in rounds, reduce; checked as valsort does.
+"""CloudSort on the shuffle library: from an object store to an object store, checked and priced.
 
-    python examples/cloudsort.py --size 2GB --skew 3 --output /shared/sorted
+    python examples/cloudsort.py --size 2GB --skew 3 --store s3://bucket/sort
 
-Records have 100 bytes, of which 10 are the key. Without ``--output`` the sorted files go to a
-temporary directory. The structure is that of Exoshuffle-CloudSort (thesis, chapter 4): bounds from
-20 records of each input partition, maps that sort and cut, merges of a bounded number of maps at a
-time on the nodes of the reducers (`push`), reducers that merge what was merged and write it a chunk
-at a time. The 100 TB of the thesis, with its 50,000 maps and 25,000 reducers, run simulated:
+Records have 100 bytes, of which 10 are the key. Without ``--store`` all data are in a temporary
+directory. The steps are those of Exoshuffle-CloudSort (thesis, chapter 4): *generate* writes the
+input; bounds come from 20 records of each input partition; maps download, sort and cut; merges of a
+bounded number of maps run on the nodes of the reducers, and maps wait for them (`push`); reducers
+merge a chunk at a time and upload; *validate* reads every output back, as valsort does.
+
+Downloads are ranged reads of 16 MiB, and uploads parts of 100 MB, as in the thesis. The 100 TB of
+the thesis, with its 50,000 maps and 25,000 reducers, run simulated:
 ``python -m asv_bench.benchmarks.control_plane``.
 """
 
@@ -15,13 +18,15 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 import dask
 import numpy as np
 import ray
 from dask.utils import format_bytes, parse_bytes
+from fsspec.core import url_to_fs
 
 import dask_exo
 from dask_exo import shuffle
@@ -29,7 +34,11 @@ from dask_exo import shuffle
 RECORD, KEY = 100, 10  # bytes
 SAMPLES = 20  # of each input partition
 CHUNKS = 256 * 2**20  # bytes of its input that a reducer holds at a time
-PRICE = 1.373  # dollars an hour of an i4i.4xlarge, on which the thesis ran
+READ, PART = 16 * 2**20 // RECORD * RECORD, 10**8  # bytes of a download and of an upload
+NODE = 1.373 + 0.0044  # dollars an hour of an i4i.4xlarge and its volume
+HEAD = 0.504 + 0.0044  # of the head node
+GET, PUT = 0.0004 / 1000, 0.005 / 1000  # dollars a request
+STORED = 0.0225 / 730 / 1e9  # dollars an hour of a byte
 
 
 def records(part: int, count: int, skew: float) -> np.ndarray:
@@ -42,18 +51,18 @@ def records(part: int, count: int, skew: float) -> np.ndarray:
     return made
 
 
-def keys(rows: np.ndarray) -> np.ndarray:
-    """(n,) the first 8 bytes of the keys, as numbers."""
-    return np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
+def keys(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) the first 8 bytes of the keys and (n,) the other two, as numbers."""
+    high = np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
+    return high, np.ascontiguousarray(rows[:, 8:KEY]).view(">u2").ravel()
 
 
 def order(rows: np.ndarray) -> np.ndarray:
     """Positions of rows in the order of all 10 bytes; fast where the rows are sorted runs."""
-    high = keys(rows)
+    high, low = keys(rows)
     found = np.argsort(high, kind="stable")
     ascending = high[found]
     if (ascending[1:] == ascending[:-1]).any():
-        low = np.ascontiguousarray(rows[:, 8:KEY]).view(">u2").ravel()
         found = np.lexsort((low, high))
     return found
 
@@ -71,17 +80,89 @@ def checksum(rows: np.ndarray) -> int:
     return int(((mixed ^ (mixed >> np.uint64(29))) * odd[3]).sum(dtype=np.uint64))
 
 
-def sample(part: int, count: int, skew: float) -> np.ndarray:
-    """Keys of some records of an input partition."""
+class Summary(NamedTuple):
+    """Records of an object: number, checksum, equal neighbours, least and largest key."""
+
+    rows: int = 0
+    total: int = 0
+    duplicates: int = 0
+    first: bytes = b""
+    last: bytes = b""
+
+    def then(self, other: Summary) -> Summary:
+        """Return the summary of both objects; raise if their records are not in order."""
+        if not self.rows or not other.rows:
+            return other if other.rows else self
+        if self.last > other.first:
+            raise ValueError(f"not sorted: {other.first.hex()} comes after {self.last.hex()}")
+        rows, total = self.rows + other.rows, (self.total + other.total) % 2**64
+        duplicates = self.duplicates + other.duplicates + (self.last == other.first)
+        return Summary(rows, total, duplicates, self.first, other.last)
+
+
+def summary(rows: np.ndarray) -> Summary:
+    """Summarize records; raise if they are not in order."""
+    if not len(rows):
+        return Summary()
+    high, low = keys(rows)
+    equal = high[1:] == high[:-1]
+    falls = (high[1:] < high[:-1]) | (equal & (low[1:] < low[:-1]))
+    if falls.any():
+        raise ValueError(f"not sorted: record {int(falls.argmax()) + 1} of a chunk")
+    duplicates = int((equal & (low[1:] == low[:-1])).sum())
+    first, last = (rows[i, :KEY].tobytes() for i in (0, -1))
+    return Summary(len(rows), checksum(rows) % 2**64, duplicates, first, last)
+
+
+class Store(NamedTuple):
+    """Objects with records, in a directory or bucket."""
+
+    url: str
+
+    def chunks(self, name: str) -> Iterator[np.ndarray]:
+        """Read an object by ranges."""
+        fs, path = url_to_fs(f"{self.url}/{name}")
+        size = fs.info(path)["size"]
+        for start in range(0, size, READ):
+            data = fs.cat_file(path, start=start, end=min(start + READ, size))
+            yield np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+
+    def read(self, name: str) -> np.ndarray:
+        """Read an object."""
+        chunks = [*self.chunks(name), np.empty((0, RECORD), np.uint8)]
+        return np.concatenate(chunks)
+
+    def write(self, name: str, pieces: Iterator[np.ndarray]) -> int:
+        """Write an object in parts; return the number of its records."""
+        fs, path = url_to_fs(f"{self.url}/{name}")
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        count = 0
+        with fs.open(path, "wb", block_size=PART) as file:
+            for rows in pieces:
+                file.write(np.ascontiguousarray(rows).data)
+                count += len(rows)
+        return count
+
+
+def generate(store: Store, part: int, count: int, skew: float) -> int:
+    """Write an input partition; return its checksum."""
     rows = records(part, count, skew)
-    chosen = np.random.default_rng(part).integers(0, count, SAMPLES)
-    return keys(rows[chosen])
+    store.write(f"input/{part:05}", iter([rows]))
+    return checksum(rows)
 
 
-def cut(part: int, count: int, skew: float, bounds: np.ndarray) -> list[np.ndarray]:
-    """Sort a partition and cut it at the bounds."""
-    rows = ordered(records(part, count, skew))
-    return np.split(rows, np.searchsorted(keys(rows), bounds))
+def sample(store: Store, part: int, count: int) -> np.ndarray:
+    """Keys of some records of an input partition, from one range of it."""
+    fs, path = url_to_fs(f"{store.url}/input/{part:05}")
+    start = int(np.random.default_rng(part).integers(0, max(count - SAMPLES, 1)))
+    data = fs.cat_file(path, start=start * RECORD, end=(start + SAMPLES) * RECORD)
+    return keys(np.frombuffer(data, np.uint8).reshape(-1, RECORD))[0]
+
+
+def cut(store: Store, bounds: np.ndarray, part: int) -> list[np.ndarray]:
+    """Download and sort a partition, and cut it at the bounds."""
+    rows = ordered(store.read(f"input/{part:05}"))
+    return np.split(rows, np.searchsorted(keys(rows)[0], bounds))
 
 
 def merge(*runs: np.ndarray) -> np.ndarray:
@@ -89,23 +170,39 @@ def merge(*runs: np.ndarray) -> np.ndarray:
     return ordered(np.concatenate(runs))
 
 
-def write(folder: Path, *runs: np.ndarray) -> tuple[int, int, bytes, bytes]:
-    """Merge and write one output, a chunk at a time; what valsort wants to know of it."""
-    count, found = 0, 0
-    edges: list[bytes] = []
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        for rows in shuffle.merge_runs(runs, order, CHUNKS):
-            file.write(np.ascontiguousarray(rows).data)
-            count, found = count + len(rows), found + checksum(rows)
-            edges += [rows[i, :KEY].tobytes() for i in (0, -1)]
-    first, last = (edges[0], edges[-1]) if edges else (b"", b"")
-    Path(file.name).rename(folder / f"{first.hex() or 'empty'}.dat")
-    return count, found % 2**64, first, last
+def upload(store: Store, *runs: np.ndarray) -> tuple[str, int]:
+    """Merge and write one output, a chunk at a time; return its name and number of records."""
+    first = min((run[0, :KEY].tobytes() for run in runs if len(run)), default=b"empty")
+    name = f"output/{first.hex()}"
+    return name, store.write(name, shuffle.merge_runs(runs, order, CHUNKS))
 
 
-def main() -> None:
-    """Sort, check, and say what it would cost."""
+def validate(store: Store, name: str) -> Summary:
+    """Read an output back, and summarize it."""
+    found = Summary()
+    for rows in store.chunks(name):
+        found = found.then(summary(rows))
+    return found
+
+
+def cost(sizes: Sequence[int], inputs: Sequence[int], seconds: float, nodes: int) -> str:
+    """Return a table of what the sort of objects of these bytes costs (thesis, table 4.2)."""
+    hours, nbytes = seconds / 3600, sum(sizes)
+    gets = sum(-(-size // READ) for size in inputs)
+    puts = sum(-(-size // PART) for size in sizes)
+    lines = {
+        f"computing, {nodes} nodes and a head": hours * (nodes * NODE + HEAD),
+        "storing input and output": 2 * nbytes * STORED * hours,
+        f"{gets} GET": gets * GET,
+        f"{puts} PUT": puts * PUT,
+    }
+    total = sum(lines.values())
+    per = "\n".join(f"  {name:36} ${dollars:.6f}" for name, dollars in lines.items())
+    return f"{per}\n  {'all':36} ${total:.6f}, ${total * 1e12 / nbytes:.2f} per TB"
+
+
+def parsed() -> argparse.Namespace:
+    """Return the arguments."""
     parser = argparse.ArgumentParser(description="CloudSort on the shuffle library")
     parser.add_argument("--size", type=parse_bytes, default=100_000_000)
     parser.add_argument("--parts", type=int, default=16, help="M, input partitions")
@@ -114,45 +211,52 @@ def main() -> None:
     parser.add_argument("--no-sampling", action="store_true", help="equal ranges of keys")
     parser.add_argument("--algorithm", default="push", choices=["auto", *shuffle.names()])
     parser.add_argument("--address", help="of a Ray cluster; else one is started here")
-    parser.add_argument("--output", type=Path, help="where all nodes can write")
-    parser.add_argument("--price", type=float, default=PRICE, help="dollars per node and hour")
-    asked = parser.parse_args()
-    count = asked.size // RECORD // asked.parts
-    made = (count, asked.skew)
+    parser.add_argument("--store", help="a URL or directory where all nodes read and write")
+    return parser.parse_args()
 
+
+def sort(store: Store, asked: argparse.Namespace, count: int) -> list[tuple[str, int]]:
+    """Sort the input; return the names of the outputs in order, and their records."""
+    share = np.arange(1, asked.reducers) / asked.reducers
+    bounds = (share * 2.0**64).astype(np.uint64)
+    if not asked.no_sampling:
+        draw = dask.delayed(sample)
+        points = dask.compute(*(draw(store, i, count) for i in range(asked.parts)))
+        ascending = np.sort(np.concatenate(points))
+        bounds = ascending[(share * len(ascending)).astype(int)]
+    program = shuffle.Program(
+        asked.reducers,
+        map=partial(cut, store, bounds),
+        reduce=partial(upload, store),
+        combine=merge,
+    )
+    return ray.get(shuffle.run(range(asked.parts), program, asked.algorithm))
+
+
+def main() -> None:
+    """Generate, sort, check, and say what it would cost."""
+    asked = parsed()
+    count = asked.size // RECORD // asked.parts
     with dask_exo.enable(asked.address), tempfile.TemporaryDirectory() as scratch:
-        folder = asked.output or Path(scratch)
+        store, make = Store(asked.store or scratch), dask.delayed(generate)
+        sums = dask.compute(*(make(store, i, count, asked.skew) for i in range(asked.parts)))
         started = time.perf_counter()
-        share = np.arange(1, asked.reducers) / asked.reducers
-        if asked.no_sampling:
-            bounds = (share * 2.0**64).astype(np.uint64)
-        else:
-            points = dask.compute(*(dask.delayed(sample)(i, *made) for i in range(asked.parts)))
-            ascending = np.sort(np.concatenate(points))
-            bounds = ascending[(share * len(ascending)).astype(int)]
-        program = shuffle.Program(
-            asked.reducers,
-            map=lambda part: cut(part, *made, bounds),
-            reduce=partial(write, folder),
-            combine=merge,
-        )
-        outputs = ray.get(shuffle.run(range(asked.parts), program, asked.algorithm))
+        outputs = [(name, rows) for name, rows in sort(store, asked, count) if rows]
         seconds = time.perf_counter() - started
 
-        sums = [dask.delayed(lambda i: checksum(records(i, *made)))(i) for i in range(asked.parts)]
-        rows, found = (sum(part[i] for part in outputs) for i in (0, 1))
-        assert rows == count * asked.parts, "records were lost"
-        assert found % 2**64 == sum(dask.compute(*sums)) % 2**64, "records were changed"
-        edges = [edge for n, _, *both in outputs if n for edge in both]
-        assert edges == sorted(edges), "outputs are not in order"
+        check, found = dask.delayed(validate), Summary()
+        for each in dask.compute(*(check(store, name) for name, _ in outputs)):
+            found = found.then(each)
+        if (found.rows, found.total) != (count * asked.parts, sum(sums) % 2**64):
+            raise ValueError("records were lost or changed")
         nodes = len(ray.nodes())
 
-    nbytes = rows * RECORD
-    largest = max(part[0] for part in outputs) * asked.reducers / rows
-    terabyte = nodes * asked.price * seconds / 3600 * 1e12 / nbytes
-    print(f"sorted and checked {format_bytes(nbytes)} in {seconds:.1f} s on {nodes} nodes")
-    print(f"largest output: {largest:.2f} times the mean")
-    print(f"at ${asked.price} per node and hour: ${terabyte:.2f} per TB of compute")
+    sizes = [rows * RECORD for _, rows in outputs]
+    print(f"sorted {format_bytes(sum(sizes))} in {seconds:.1f} s on {nodes} nodes")
+    print(f"valsort: {found.rows} records, checksum {found.total:x}, {found.duplicates} duplicate "
+          f"keys, all in order")  # fmt: skip
+    print(f"largest output: {max(sizes) * asked.reducers / sum(sizes):.2f} times the mean")
+    print(cost(sizes, [count * RECORD] * asked.parts, seconds, nodes))
 
 
 if __name__ == "__main__":
