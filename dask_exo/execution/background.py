@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dask_exo.cluster.futures import Futures
-from dask_exo.errors import CancelledError
+from dask_exo.errors import CancelledError, IntegrityError
 from dask_exo.execution.accounting import observed
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote, wait
@@ -37,13 +37,14 @@ class BackgroundRun:
     """One computation in a background thread.
 
     It holds weak references to its promises: a dropped promise frees its value, and the
-    computation ends when all are dropped.
+    computation ends when all are dropped. If rows of a shuffle do not arrive, all promises fail,
+    those of values that have been delivered, too.
     """
 
     def __init__(self, plan: Plan, context: PassContext, futures: Futures) -> None:
         self._plan, self._context, self._futures = plan, context, futures
         self._promises: weakref.WeakValueDictionary[Key, Promise] = weakref.WeakValueDictionary()
-        self._stopped = False
+        self._stopped, self._verifies = False, bool(plan.stages)
         self._errors: list[BaseException] = []
         self._thread = threading.Thread(target=self._main, name="dask_exo-run", daemon=True)
 
@@ -62,7 +63,8 @@ class BackgroundRun:
 
     def is_wanted(self) -> bool:
         """See `Consumer.is_wanted`."""
-        return not self._stopped and any(not promise.known for promise in self._promises.values())
+        promises = self._promises.values()
+        return not self._stopped and any(self._verifies or not p.known for p in promises)
 
     def take(self, key: Key, location: Local | Remote) -> None:
         """See `Consumer.take`."""
@@ -96,7 +98,7 @@ class BackgroundRun:
                 traceback.clear_frames(e.__traceback__)  # its frames hold refs
             for key in list(self._promises):
                 promise = self._promises.get(key)
-                if promise is not None and not promise.known:
+                if promise is not None and (not promise.known or isinstance(error, IntegrityError)):
                     promise.fail(error)
                 del promise
 

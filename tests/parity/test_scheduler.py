@@ -171,6 +171,19 @@ def test_a_row_lost_on_the_way_is_an_error_and_not_a_result() -> None:
         )
 
 
+def test_a_row_lost_on_the_way_fails_all_persisted_partitions() -> None:
+    lossy = Scheduler(Lossy())
+    with dask.config.set(scheduler=lossy):
+        shuffled = frames().shuffle("i").persist()
+        first = shuffled.partitions[0]  # which is delivered before rows are compared
+        del shuffled
+        for thread in threading.enumerate():
+            if thread.name == "dask_exo-run":
+                thread.join()
+        with pytest.raises(IntegrityError, match="2000 rows went in, 1999 came out"):
+            first.compute()
+
+
 @pytest.mark.parametrize("name", ["shuffle", "shuffle, some partitions", "merge", "set_index"])
 def test_a_rewritten_graph_computes_the_same_on_any_scheduler(name, method) -> None:
     expr = CASES[name](frames()).optimize(fuse=False).expr
