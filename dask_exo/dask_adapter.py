@@ -156,3 +156,18 @@ def is_composite(expr: object) -> bool:
 def rebuild_composite(collection: Any, expr: Any, tasks: dict[Any, Any]) -> Any:
     """Rebuild a composite collection from the node of each key."""
     return dask.base._rebuild_composite_collection(collection, expr, tasks, cull_to_child_keys=True)
+
+
+def read_table(  # noqa: PLR0913, PLR0917  as Dask's engine takes them
+    read: Any,
+    path: Any,
+    groups: list[Any],
+    columns: list[str],
+    schema: Any,
+    keys: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """Read row groups of a file as an Arrow table, as ``read`` of ``read_parquet`` does."""
+    return read.engine._read_table(
+        path, read.fs, groups, columns, schema, None, (), keys, **options
+    )

@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_exo.compile.rules import RULES, unit_of
 from dask_exo.compile.terms import ComputedColumn, Table, Term, sources
+from dask_exo.dask_adapter import read_table
 from dask_exo.errors import ValidationError
 from dask_exo.partitions.wire_format import frame_of_blocks
 
@@ -86,9 +87,7 @@ class Query:
                         raise DifferentDataError
                     yield pl.scan_parquet(path, glob=False, hive_partitioning=False)
                     continue
-                table = read.engine._read_table(
-                    path, read.fs, groups, list(self.dtypes), schema, None, (), keys, **options
-                )
+                table = read_table(read, path, groups, list(self.dtypes), schema, keys, options)
                 metadata = table.schema.metadata
                 if any(table[name].null_count for name in whole) or _has_labels(metadata):
                     raise DifferentDataError

@@ -68,6 +68,7 @@ def test_what_tells_attempts_apart_is_there_in_ray() -> None:
         ("HashJoinP2P", ["_filtered", "_partitions"]),
         ("Expr", ["_name", "walk", "_parameters"]),
         ("Task", ["func", "args", "dependencies"]),
+        ("ArrowDatasetEngine", ["_read_table"]),
         ("ReadParquetFSSpec", ["_dataset_info", "_plan", "_partitions", "engine"]),
     ],
 )
