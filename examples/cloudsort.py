@@ -34,7 +34,6 @@ from dask_exo import shuffle
 RECORD, KEY = 100, 10  # bytes
 SAMPLES = 20  # of each input partition
 CHUNKS = 256 * 2**20  # bytes of its input that a reducer holds at a time
-READ, PART = 16 * 2**20 // RECORD * RECORD, 10**8  # bytes of a download and of an upload
 NODE = 1.373 + 0.0044  # dollars an hour of an i4i.4xlarge and its volume
 HEAD = 0.504 + 0.0044  # of the head node
 GET, PUT = 0.0004 / 1000, 0.005 / 1000  # dollars a request
@@ -115,16 +114,18 @@ def summary(rows: np.ndarray) -> Summary:
 
 
 class Store(NamedTuple):
-    """Objects with records, in a directory or bucket."""
+    """Objects with records, in a directory or bucket; bytes of a download and of an upload."""
 
     url: str
+    read_bytes: int = 16 * 2**20 // RECORD * RECORD
+    part_bytes: int = 10**8
 
     def chunks(self, name: str) -> Iterator[np.ndarray]:
         """Read an object by ranges."""
         fs, path = url_to_fs(f"{self.url}/{name}")
         size = fs.info(path)["size"]
-        for start in range(0, size, READ):
-            data = fs.cat_file(path, start=start, end=min(start + READ, size))
+        for start in range(0, size, self.read_bytes):
+            data = fs.cat_file(path, start=start, end=min(start + self.read_bytes, size))
             yield np.frombuffer(data, np.uint8).reshape(-1, RECORD)
 
     def read(self, name: str) -> np.ndarray:
@@ -137,9 +138,11 @@ class Store(NamedTuple):
         fs, path = url_to_fs(f"{self.url}/{name}")
         fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         count = 0
-        with fs.open(path, "wb", block_size=PART) as file:
+        with fs.open(path, "wb", block_size=self.part_bytes) as file:
             for rows in pieces:
-                file.write(np.ascontiguousarray(rows).data)
+                data = memoryview(np.ascontiguousarray(rows)).cast("B")
+                for start in range(0, len(data), self.part_bytes):
+                    file.write(data[start : start + self.part_bytes])
                 count += len(rows)
         return count
 
@@ -185,11 +188,13 @@ def validate(store: Store, name: str) -> Summary:
     return found
 
 
-def cost(sizes: Sequence[int], inputs: Sequence[int], seconds: float, nodes: int) -> str:
-    """Return a table of what the sort of objects of these bytes costs (thesis, table 4.2)."""
+def cost(
+    store: Store, inputs: Sequence[int], sizes: Sequence[int], seconds: float, nodes: int
+) -> str:
+    """Return a table of what a sort costs, by bytes of its objects (thesis, table 4.2)."""
     hours, nbytes = seconds / 3600, sum(sizes)
-    gets = sum(-(-size // READ) for size in inputs)
-    puts = sum(-(-size // PART) for size in sizes)
+    gets = sum(-(-size // store.read_bytes) for size in inputs)
+    puts = sum(-(-size // store.part_bytes) for size in sizes)
     lines = {
         f"computing, {nodes} nodes and a head": hours * (nodes * NODE + HEAD),
         "storing input and output": 2 * nbytes * STORED * hours,
@@ -212,6 +217,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--algorithm", default="push", choices=["auto", *shuffle.names()])
     parser.add_argument("--address", help="of a Ray cluster; else one is started here")
     parser.add_argument("--store", help="a URL or directory where all nodes read and write")
+    parser.add_argument("--upload", type=parse_bytes, default="100MB", help="of a part")
     return parser.parse_args()
 
 
@@ -238,7 +244,7 @@ def main() -> None:
     asked = parsed()
     count = asked.size // RECORD // asked.parts
     with dask_exo.enable(asked.address), tempfile.TemporaryDirectory() as scratch:
-        store, make = Store(asked.store or scratch), dask.delayed(generate)
+        store, make = Store(asked.store or scratch, part_bytes=asked.upload), dask.delayed(generate)
         sums = dask.compute(*(make(store, i, count, asked.skew) for i in range(asked.parts)))
         started = time.perf_counter()
         outputs = [(name, rows) for name, rows in sort(store, asked, count) if rows]
@@ -256,7 +262,7 @@ def main() -> None:
     print(f"valsort: {found.rows} records, checksum {found.total:x}, {found.duplicates} duplicate "
           f"keys, all in order")  # fmt: skip
     print(f"largest output: {max(sizes) * asked.reducers / sum(sizes):.2f} times the mean")
-    print(cost(sizes, [count * RECORD] * asked.parts, seconds, nodes))
+    print(cost(store, [count * RECORD] * asked.parts, sizes, seconds, nodes))
 
 
 if __name__ == "__main__":

@@ -42,9 +42,8 @@ def test_the_last_two_bytes_of_a_key_count() -> None:
     assert list(cloudsort.order(rows)) == [1, 0, 2]
 
 
-def test_objects_are_read_by_ranges(monkeypatch) -> None:
-    monkeypatch.setattr(cloudsort, "READ", 30_000)
-    store = Store("memory://sorted")
+def test_objects_are_read_by_ranges() -> None:
+    store = Store("memory://sorted", read_bytes=30_000)
     assert store.write("output/a", iter([ROWS[:10], ROWS[10:]])) == 1000
     assert [len(rows) for rows in store.chunks("output/a")] == [300, 300, 300, 100]
     assert cloudsort.validate(store, "output/a") == summary(ROWS)
@@ -53,7 +52,7 @@ def test_objects_are_read_by_ranges(monkeypatch) -> None:
 
 def test_the_price_of_100_terabytes_is_that_of_the_thesis() -> None:
     sizes, inputs = [4 * 10**9] * 25_000, [2 * 10**9] * 50_000
-    table = cloudsort.cost(sizes, inputs, 1.4939 * 3600, 40)
+    table = cloudsort.cost(Store(""), inputs, sizes, 1.4939 * 3600, 40)
     total = float(table.rpartition("all")[2].split("$")[1].split(",")[0])
     # the thesis stores the output for 0.5194 hours, which is 3.00 dollars less
     assert total == pytest.approx(96.6728 + 3.0036, rel=0.005)
