@@ -140,12 +140,15 @@ def checkpointed(cluster: Nodes, count: int) -> list[tuple[float, int]]:
     return safe
 
 
+WAYS = {"pipeline": through, "checkpoint": checkpointed}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m asv_bench.benchmarks.nodes")
     parser.add_argument("--pieces", type=int, default=480)
     options = parser.parse_args()
-    for name, way in {"pipeline": through, "checkpoint": checkpointed}.items():
+    for name, way in WAYS.items():
         with nodes() as cluster:
             came = way(cluster, options.pieces)
         counted = Counter(number for _, number in came)

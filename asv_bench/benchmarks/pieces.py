@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import dask.dataframe as dd
@@ -25,6 +26,7 @@ import dask_exo
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)  # bytes
 TOTAL, MOST, LEAST = 2_000_000_000, 400, 20  # bytes, pieces
 ROWS, WIDTH, EACH = 4096, 1250, 0.002  # rows; floats of a row; seconds
+BOUND = ROWS * 2 * EACH / 8  # seconds
 GPUS, CPUS, FASTER = 2, 4, 1.2
 INFER, BUSY = (0.1, 0.3, 1.0), 20.0  # seconds of a call, of all of a GPU
 
@@ -99,18 +101,22 @@ def slowly(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def size() -> None:
-    """Print the table of rows in a partition."""
-    bound = ROWS * 2 * EACH / 8
-    print(f"| rows | seconds, bound {bound:.1f} | over the bound |")
-    print("|---|---|---|")
+def sizes() -> Iterator[tuple[int, float]]:
+    """Yield the rows of a partition, and the seconds of all rows."""
     with dask_exo.enable(num_cpus=8, object_store_memory="2GB"):
         for count in (64, 4, 16, 64, 256, 1024):  # the first one starts processes
             source = dd.from_map(rows, range(ROWS // count), count=count, meta=rows(0, 0))
             pipeline = source.exo.pipeline(memory="500MB", target=count * WIDTH * 8)
             first, rest, _ = drained(pipeline.map_partitions(slowly, concurrency=8))
-            took = first + rest
-            print(f"| {count} | {took:.1f} | {took / bound:.2f} |", flush=True)
+            yield count, first + rest
+
+
+def size() -> None:
+    """Print the table of rows in a partition."""
+    print(f"| rows | seconds, bound {BOUND:.1f} | over the bound |")
+    print("|---|---|---|")
+    for count, took in sizes():
+        print(f"| {count} | {took:.1f} | {took / BOUND:.2f} |", flush=True)
 
 
 def prepare(i: int, infer: float) -> pd.DataFrame:

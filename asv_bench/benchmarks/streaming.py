@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import dask
@@ -145,6 +146,19 @@ SYSTEMS: dict[str, Callable[[int, int], Took]] = {
 }
 
 
+def measure(
+    systems: Sequence[str], limits: Sequence[int], loads: int, rounds: int
+) -> Iterator[tuple[str, int, Took]]:
+    """Run each system with each limit, by turns; yield both and what it took."""
+    with dask_exo.enable(num_cpus=CPUS, num_gpus=GPUS, object_store_memory="4GB"):
+        SYSTEMS["partition-admission"](2 * CPUS, 2 * CPUS)  # processes of CPUs start only once
+        for _, limit, system in product(range(rounds), limits, systems):
+            took = SYSTEMS[system](limit, loads)
+            text = f"first {took.first:.1f} s, all {took.all:.1f} s"
+            print(f"{system} at {limit}: {text}, bound {bound(limit, loads):.1f} s", flush=True)
+            yield system, limit, took
+
+
 def report(found: dict[tuple[str, int], list[Took]], loads: int) -> None:
     """Print tables: all seconds as multiples of the bound, and those after the first partition."""
     systems, limits = (list(dict.fromkeys(keys)) for keys in zip(*found, strict=True))
@@ -176,16 +190,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     found: dict[tuple[str, int], list[Took]] = {}
-    with dask_exo.enable(num_cpus=CPUS, num_gpus=GPUS, object_store_memory="4GB"):
-        SYSTEMS["partition-admission"](2 * CPUS, 2 * CPUS)  # processes of CPUs start only once
-        for _ in range(options.rounds):
-            for limit in options.limits:
-                for system in options.systems:
-                    took = SYSTEMS[system](limit, options.loads)
-                    found.setdefault((system, limit), []).append(took)
-                    best = bound(limit, options.loads)
-                    text = f"first {took.first:.1f} s, all {took.all:.1f} s, bound {best:.1f} s"
-                    print(f"{system} at {limit}: {text}", flush=True)
+    runs = measure(options.systems, options.limits, options.loads, options.rounds)
+    for system, limit, took in runs:
+        found.setdefault((system, limit), []).append(took)
     report(found, options.loads)
 
 

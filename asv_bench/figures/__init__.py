@@ -1,0 +1,1 @@
+"""Figures of the papers, measured again on several Ray nodes of this machine."""
