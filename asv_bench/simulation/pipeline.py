@@ -225,7 +225,8 @@ def executor_of(
     starts = accumulate(counts, initial=0)
     sources = [_source(range(start, start + n)) for start, n in zip(starts, counts, strict=False)]
     runner, sinks = pipeline.runner, pipeline.sinks
-    return Executor(pipeline.stages, sources, runner, policy, sinks=sinks, **options)
+    more = {"sinks": sinks, "counts": counts, **options}
+    return Executor(pipeline.stages, sources, runner, policy, **more)
 
 
 def _source(numbers: range) -> Iterator[Block]:

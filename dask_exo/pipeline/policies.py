@@ -19,8 +19,9 @@ class PartitionAdmission(Policy):
     A stage may make one more output as long as one output of each later stage would still fit. So
     the block nearest to the end can always get there, and releases its memory. Of the stages that
     have memory, an input and resources, the last one starts first, once each has the slots that
-    keep its rate equal to that of the others. While a stage waits for memory, no stage before it
-    takes any.
+    keep its rate equal to that of the others. Of several sources the one starts that is behind:
+    their outputs are mixed, and all end at the same time. While a stage waits for memory, no stage
+    before it takes any.
 
     That alone is safe, but slow if memory is short: sources would take all slots, fill the memory,
     and block the stages that drain it. So a task that gives several outputs starts only if these
@@ -40,7 +41,13 @@ class PartitionAdmission(Policy):
         ]
         if len(candidates) < 2:
             return candidates[0] if candidates else None
-        return max(candidates, key=lambda i: (view.stages[i].running < _fair(view, i), i))
+        return max(candidates, key=lambda i: _urgency(view, i))
+
+
+def _urgency(view: PipelineView, i: int) -> tuple[bool, bool, float, int]:
+    """Return the key by which the stage that starts next is the largest."""
+    stage = view.stages[i]
+    return stage.running < _fair(view, i), bool(stage.before), -stage.progress, i
 
 
 def _waiting(view: PipelineView) -> set[int]:
@@ -166,12 +173,13 @@ class Adaptive(Policy):
         """Return a source if the budget allows, else the stage with the least buffered outputs."""
         self._replenish(view)
         assert self._budget is not None
-        for i, source in enumerate(view.stages):
+        sources = [i for i, s in enumerate(view.stages) if not s.before and view.startable(i)]
+        for i in sorted(sources, key=lambda i: view.stages[i].progress)[:1]:
+            source = view.stages[i]
             cost = max(source.output_bytes, source.block_bytes)
             probing = source.seconds is None and source.running > 0
             fits = view.has_room_to_start(i) or view.used == 0
-            affordable = self._budget >= cost and fits and not probing
-            if not source.before and view.startable(i) and affordable:
+            if self._budget >= cost and fits and not probing:
                 self._budget -= cost
                 return i
         candidates = [

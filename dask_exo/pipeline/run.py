@@ -67,13 +67,15 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     plan, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
     stages = [stage_of(stage) for stage in plan]
     codes = [code_of(stage.steps, target, stage.error_policy, config) for stage in plan]
+    sources = [stage.source for stage in plan if stage.source is not None]
     executor = Executor(
         stages,
-        [inputs[id(stage.source)][0] for stage in plan if stage.source is not None],
+        [inputs[id(source)][0] for source in sources],
         StreamRunner(futures, stages, codes),
         POLICIES[config.stream_policy](),
         limit=memory,
         target=target,
+        counts=[source.count for source in sources],
         sinks=sinks,
         watchdog=Watchdog(futures, config.stall_timeout),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from asv_bench.benchmarks import streaming_swarm
 from asv_bench.simulation.pipeline import Fault, SimPipeline, simulate
-from dask_exo.pipeline.policies import PartitionAdmission
+from dask_exo.pipeline.policies import Adaptive, PartitionAdmission
 from dask_exo.pipeline.streaming.blocks import StageSpec
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
@@ -67,3 +67,26 @@ def test_a_process_that_dies_costs_its_work_and_nothing_else():
     out = branched(1500, faults=[Fault(1.3 + 2 * i, 0) for i in range(8)])
     assert out.lost == 8
     assert len(out.places) == len(set(out.places)) == 240
+
+
+@pytest.mark.parametrize("policy", [PartitionAdmission, Adaptive])
+@pytest.mark.parametrize("counts", [(20, 200), (200, 20), (50, 50)])
+@pytest.mark.parametrize("sizes", [(100, 100), (100, 300)])
+def test_sources_of_a_union_are_mixed_in_proportion(policy, counts, sizes):
+    stages = [
+        StageSpec("one", CPU),
+        StageSpec("other", CPU, takes=()),
+        StageSpec("both", CPU, takes=(0, 1)),
+    ]
+
+    def work(stage, inputs):
+        return [(0.5, sizes[stage])] if stage < 2 else [(0.25, 100)]
+
+    runner = SimPipeline(stages, {"CPU": 4}, work)
+    out = simulate(runner, counts, policy(), limit=3000, target=100)
+    assert len(set(out.places)) == sum(counts)
+    taken = [0, 0]
+    for place in out.places:
+        taken[place[0] >= counts[0]] += 1
+        assert abs(taken[0] / counts[0] - taken[1] / counts[1]) <= 0.25
+    assert out.seconds <= 1.05 * sum(counts) * 0.75 / 4 + 1

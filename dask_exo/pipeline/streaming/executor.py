@@ -14,7 +14,7 @@ from dask_exo import events
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.cluster.waiting import Watchdog
 from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, links
-from dask_exo.pipeline.streaming.queues import Queues
+from dask_exo.pipeline.streaming.queues import Queues, SourceQueue
 from dask_exo.pipeline.streaming.recovery import StreamTask
 from dask_exo.pipeline.streaming.runner import StreamRunner
 from dask_exo.pipeline.streaming.snapshot import (
@@ -33,9 +33,10 @@ PATIENCE = 0.25  # seconds that a stage waits for more small blocks to take toge
 class Executor:
     """Executor of one pipeline.
 
-    ``inputs`` are those of each source; None if the next one has not arrived yet. No two blocks
-    have the same place. ``limit`` is that of `PipelineView.used`, and ``target`` the bytes that an
-    output is assumed to have before one has been seen. For stages and sinks, see `links`.
+    ``inputs`` are those of each source, None if the next one has not arrived yet, and ``counts``
+    their numbers, as far as known. No two blocks have the same place. ``limit`` is that of
+    `PipelineView.used`, and ``target`` the bytes that an output is assumed to have before one has
+    been seen. For stages and sinks, see `links`.
     """
 
     def __init__(  # noqa: PLR0913  one of each
@@ -47,13 +48,14 @@ class Executor:
         *,
         limit: int,
         target: int,
+        counts: Sequence[int | None] | None = None,
         sinks: Sequence[Sequence[int]] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
         self._runner, self._policy, self._watchdog = runner, policy, watchdog
         self._limit = limit
         graph = links(stages, sinks)
-        self.queues = Queues(graph, inputs)
+        self.queues = Queues(graph, list(map(SourceQueue, inputs, counts or [None] * len(inputs))))
         self._states = [
             StageState(i, stage, link, target, shares=any(graph[k].takers > 1 for k in link.before))
             for i, (stage, link) in enumerate(zip(stages, graph, strict=True))
@@ -136,8 +138,9 @@ class Executor:
                 free[name] = free.get(name, 0) - need * state.count
             used += state.task_bytes
             flush = all(stages[k].finished for k in state.links.before)
-            if i in queues.sources:
-                flush = queues.sources[i].exhausted
+            source = queues.sources.get(i)
+            if source is not None:
+                flush = source.exhausted
             queued = queues.ready(i, state.stage.least, flush=flush)
             busy = any(self._states[k].count or stages[k].queued for k in state.links.before)
             if patient and queued and busy and self._expects_more(i):
@@ -149,6 +152,8 @@ class Executor:
                     idle=runner.idle(i),
                     full=runner.at_target(i),
                     finished=flush and not queued and not state.count,
+                    taken=0 if source is None else source.taken,
+                    inputs=None if source is None else source.count,
                 )
             )
         for name, amount in runner.pools.idle_resources().items():

@@ -10,10 +10,14 @@ from dask_exo.pipeline.streaming.blocks import Block, ConsumerCounts, Links
 
 
 class SourceQueue:
-    """Inputs of a source, of which only the next one is fetched; None means not there yet."""
+    """Inputs of a source, of which only the next one is fetched; None means not there yet.
 
-    def __init__(self, inputs: Iterator[Block | None]) -> None:
-        self._inputs = inputs
+    ``count`` is their number, if known.
+    """
+
+    def __init__(self, inputs: Iterator[Block | None], count: int | None = None) -> None:
+        self._inputs, self.count = inputs, count
+        self.taken = 0
         self.next: Block | None = None
         self._ended = False
 
@@ -41,6 +45,7 @@ class SourceQueue:
         """Remove and return the next input."""
         block, self.next = self.next, None
         assert block is not None
+        self.taken += 1
         return block
 
     def close(self) -> None:
@@ -96,10 +101,10 @@ class Queues:
     all its outputs have been taken.
     """
 
-    def __init__(self, links: Sequence[Links], inputs: Sequence[Iterator[Block | None]]) -> None:
+    def __init__(self, links: Sequence[Links], sources: Sequence[SourceQueue]) -> None:
         self._links = links
         stages = [i for i, link in enumerate(links) if not link.before]
-        self.sources = {i: SourceQueue(blocks) for i, blocks in zip(stages, inputs, strict=True)}
+        self.sources = dict(zip(stages, sources, strict=True))
         self.complete: Callable[[int], object] | None = None
         self.clear()
 

@@ -31,6 +31,13 @@ class StageView(NamedTuple):
     shares: bool = False  # others take its inputs too, so its outputs do not take their place
     held: int = 0  # peak bytes of GPU memory of one of its tasks, if known
     device: int = 0  # bytes of memory of a GPU, if known
+    taken: int = 0  # inputs of a source so far
+    inputs: int | None = None  # of a source in all, if known
+
+    @property
+    def progress(self) -> float:
+        """Share of the inputs of a source that tasks have taken; their number if unknown."""
+        return self.taken / (self.inputs or 1)
 
 
 class PipelineView(NamedTuple):
@@ -158,17 +165,22 @@ class Policy(Protocol):
 
 
 def work_per_byte(view: PipelineView) -> list[float] | None:
-    """Return the seconds of work of each stage (S,) for a byte that each source gives.
+    """Return the seconds of work of each stage (S,) for a byte of sources that end together.
 
-    None until all stages have been measured.
+    Where the number of inputs of a source is unknown, for a byte of each. None until all stages
+    have been measured.
     """
     work: list[float] = []
     outputs: list[float] = []  # bytes
+    sources = [stage for stage in view.stages if not stage.before]
+    known = all(stage.inputs for stage in sources)
+    total = sum((stage.inputs or 0) * stage.output_bytes for stage in sources)
     for stage in view.stages:
         size = stage.input_bytes if stage.before else stage.output_bytes
         if stage.seconds is None or not size:
             return None
-        arriving = sum(outputs[k] for k in stage.before) if stage.before else 1.0
+        share = (stage.inputs or 0) * stage.output_bytes / total if known else 1.0
+        arriving = sum(outputs[k] for k in stage.before) if stage.before else share
         work.append(stage.seconds * arriving / size)
         outputs.append(stage.output_bytes * arriving / size)
     return work

@@ -6,6 +6,7 @@ The figures of a snapshot are updated as they change, so that a snapshot does no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dask_exo.pipeline.streaming.blocks import Block, Links, StageSpec
 from dask_exo.pipeline.streaming.snapshot import StageView
@@ -127,15 +128,11 @@ class StageState:
         self._tasks.clear()
         self.task_bytes = self._output_bytes = 0
 
-    def view(
-        self, *, queued: int, buffered: int, idle: int, full: bool, finished: bool
-    ) -> StageView:
-        """Return the snapshot of this stage."""
+    def view(self, **queues: Any) -> StageView:
+        """Return the snapshot of this stage, with what its queues and actors say."""
         estimate = self.estimate
         return StageView(
-            queued=queued,
             running=self.count,
-            buffered=buffered,
             block_bytes=self._block_bytes,
             splits=estimate.splits is not False,
             request=self.request,
@@ -144,14 +141,12 @@ class StageState:
             input_bytes=estimate.input_bytes,
             output_bytes=estimate.output_bytes,
             remaining_bytes=max(0.0, self.count * estimate.output_bytes - self._output_bytes),
-            finished=finished,
-            idle=idle,
-            full=full,
             before=self.links.before,
             later=self.links.later,
             shares=self._shares,
             held=estimate.held,
             device=estimate.device,
+            **queues,
         )
 
     def most_bytes(self, limit: int) -> float:
