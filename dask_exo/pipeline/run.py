@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.waiting import Watchdog, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
@@ -60,8 +60,8 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     check_requests(
         [stage.steps for stage in plan], total, list(futures.activity([]).nodes.values())
     )
-    first, store = pipelines[0], sum(node.store for node in futures.nodes())
-    memory = first.memory or int(config.stream_memory_fraction * store)
+    first = pipelines[0]
+    memory = first.memory or int(config.stream_memory_fraction * usable_store(futures.nodes()))
     target = min(first.target or config.stream_target, max(1, memory // 8))
     inputs = start_sources(sources_of(pipelines), config, futures.put)
     plan, sinks = _planned(pipelines, lambda source: inputs[id(source)][1], simulate=simulate)
@@ -83,6 +83,19 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
     for pipeline in pipelines:
         pipeline._runs[:] = [Rejects(executor.rejects, get)]
     return executor, futures
+
+
+def usable_store(nodes: Sequence[Node]) -> int:
+    """Return the bytes that the object stores take before one is full, if all slots fill them.
+
+    Examples
+    --------
+    >>> usable_store([Node("small", 2, 10**9), Node("large", 8, 10**10), Node("idle", 0, 10**9)])
+    5000000000
+    """
+    busy = [node for node in nodes if node.slots]
+    least = min((node.store / node.slots for node in busy), default=0.0)
+    return int(least * sum(node.slots for node in busy))
 
 
 def _planned(
