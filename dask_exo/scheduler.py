@@ -346,6 +346,13 @@ def _local(config: Config) -> LocalFutures:
     return local_futures(slots, local_memory(config), config.spill_directory)
 
 
+def slots(config: Config) -> int:
+    """Return the tasks that run at the same time on Ray, or would on a private one."""
+    if on_ray.running():
+        return sum(node.slots for node in on_ray.RayFutures().nodes())
+    return config.num_cpus or CPU_COUNT
+
+
 def local_memory(config: Config) -> int:
     """Return the bytes of values that threads keep in memory."""
     return config.local_memory or int(MEMORY * memory_limit())

@@ -36,12 +36,14 @@ from dask_exo.pipeline.sources import (
     ChainedSources,
     PipelineSource,
     list_files,
+    partition_bytes,
     paths_of,
     read,
     source_of,
 )
 from dask_exo.pipeline.streaming.transforms import FORMATS, RAISE, ErrorPolicy
 from dask_exo.pipeline.to_dask import collect_dataframes, infer_meta, lazy_dataframe
+from dask_exo.scheduler import slots
 from dask_exo.validation import number_from
 
 STAGING = "_exo-staging"  # readers of Parquet ignore it
@@ -355,7 +357,8 @@ def from_files(
     paths : path, or iterable of paths
         Or URLs; each a file, a directory (all files in it) or a pattern such as ``"img/*.png"``.
     partition_size : int or str, optional
-        Bytes of files that one task reads; by default ``exo.stream.target-partition-size``.
+        Bytes of files that one task reads; by default those of four tasks for each slot, but 1 MB
+        to ``exo.stream.target-partition-size``.
     storage_options : mapping, optional
         For `fsspec`.
     **options
@@ -367,8 +370,13 @@ def from_files(
         There is no such file.
     """
     storage = dict(storage_options or {})
-    size = Config.current().stream_target if partition_size is None else parse_bytes(partition_size)
-    pipeline = of(paths_of(list_files(paths, storage), size), **options)
+    files, config = list_files(paths, storage), Config.current()
+    if partition_size is None:
+        nbytes = sum(nbytes for _, nbytes in files)
+        size = partition_bytes(nbytes, slots(config), config.stream_target)
+    else:
+        size = parse_bytes(partition_size)
+    pipeline = of(paths_of(files, size), **options)
     return pipeline.flat_map(read, options=storage)
 
 

@@ -22,20 +22,30 @@ from tlz import identity
 
 from dask_exo.cluster.futures import LARGE
 from dask_exo.config import Config
-from dask_exo.dask_adapter import TaskRef, collections_to_expr
+from dask_exo.dask_adapter import (
+    ReadParquetFSSpec,
+    TaskRef,
+    collections_to_expr,
+    elementwise,
+    new_collection,
+)
 from dask_exo.errors import InputError, PipelineError
 from dask_exo.execution.persisted import Local, Promise, Remote, promise_of
 from dask_exo.partitions import protocol
 from dask_exo.pipeline.streaming.blocks import Block
 from dask_exo.pipeline.streaming.task import size
 from dask_exo.planning.annotations import NO_OPTIONS
+from dask_exo.planning.placement import parquet_bytes
 from dask_exo.planning.plan import Bundle
-from dask_exo.scheduler import Scheduler, plan_of
+from dask_exo.scheduler import Scheduler, plan_of, slots
 
 AHEAD = 2  # partitions that an iterator is ahead of the tasks
 POLL_TIMEOUT = 0.002  # seconds to wait for a partition before None is returned
+PER_SLOT = 4  # input partitions, so that slots end at about the same time
 ITEM = "item"  # column of the elements of a bag that are no dicts
 MANY = 10**9  # numbers reserved for the partitions of a source of unknown length
+
+ROWWISE = frozenset(vars(elementwise).values())
 
 BlockIterator = Iterator[Block | None]
 """Inputs of a pipeline; None if the next one has not arrived yet."""
@@ -55,10 +65,11 @@ class PipelineSource:
 
 
 class DataFrameSource(PipelineSource):
-    """A Dask dataframe."""
+    """A Dask dataframe; if it only reads Parquet files, in partitions for all slots."""
 
     def __init__(self, frame: dd.DataFrame) -> None:
-        self.frame, self.count = frame, int(frame.npartitions)
+        self.frame = new_collection(_planned_reads(frame.expr))
+        self.count = int(self.frame.npartitions)
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
@@ -316,6 +327,40 @@ def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[t
             url = name if local else system.unstrip_protocol(name)
             files.append((url, int(sizes[name] or 0)))
     return files
+
+
+def partition_bytes(nbytes: int, slots: int, most: int) -> int:
+    """Return the bytes of input partitions: four for each slot, but of 1 MB to ``most``.
+
+    Examples
+    --------
+    >>> partition_bytes(10**8, 8, 128_000_000), partition_bytes(10**12, 8, 128_000_000)
+    (3125000, 128000000)
+    """
+    return min(max(nbytes // (PER_SLOT * slots), 1_000_000), most)
+
+
+def _planned_reads(expr: Any) -> Any:
+    """Return an expression that reads Parquet files in smaller partitions, if slots had none.
+
+    Other expressions than rows and columns of one set of files stay as they are, as do partitions
+    of a size that the user has given.
+    """
+    nodes = {node._name: node for node in expr.walk()}.values()
+    readers = [node for node in nodes if type(node) is ReadParquetFSSpec]
+    if len(readers) != 1 or any(n.dependencies() and type(n) not in ROWWISE for n in nodes):
+        return expr
+    (reader,), config = readers, Config.current()
+    sizes = reader.blocksize, reader.split_row_groups
+    if sizes != ("default", "infer") or reader.npartitions >= 2 * slots(config):
+        return expr
+    nbytes = parquet_bytes(reader)
+    if nbytes is None:
+        return expr
+    size = partition_bytes(nbytes, slots(config), config.stream_target)
+    new = {"blocksize": size, "split_row_groups": "adaptive", "_dataset_info_cache": None}
+    smaller = reader.substitute_parameters(new)
+    return expr.substitute(reader, smaller) if smaller.npartitions > reader.npartitions else expr
 
 
 def group_by_bytes(sizes: Sequence[int], target: int) -> Iterator[range]:

@@ -248,14 +248,14 @@ def _measure(source: Any) -> int | None:
     if isinstance(source, FromPandas):
         return int(np.sum(source.frame.memory_usage(deep=False)))  # a Series has one number
     if isinstance(source, ReadParquetFSSpec) and source.engine is ArrowDatasetEngine:
-        return _parquet(source)
+        return parquet_bytes(source)
     if isinstance(source, FromMap) and getattr(source.func, "func", None) is read_csv_block:
         return _csv(source)
     return _values(source) if isinstance(source, DelayedExpr) else None
 
 
-def _parquet(source: Any) -> int | None:
-    """Estimate from the footers of some files and the columns that are read."""
+def parquet_bytes(source: Any) -> int | None:
+    """Estimate bytes in memory from the footers of some files and the columns that are read."""
     info, parts = source._dataset_info, source._plan["parts"]
     if source._plan["empty"]:
         return 0

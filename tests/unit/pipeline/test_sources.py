@@ -6,9 +6,11 @@ import threading
 import weakref
 from itertools import pairwise
 
+import dask
 import dask.bag as db
 import dask.dataframe as dd
 import fsspec
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -61,6 +63,53 @@ def test_files_are_found_by_name_directory_and_pattern(tmp_path) -> None:
         file.write(b"12345")
     assert list_files("memory://some", {}) == [("memory:///some/file.bin", 5)]
     assert repr(from_files(tmp_path, partition_size=4)) == "Pipeline of 3 partitions: read (1 CPU)"
+
+
+def test_files_are_split_among_slots(tmp_path) -> None:
+    for i in range(40):
+        (tmp_path / f"{i}").write_bytes(b"x" * 10**6)
+    with dask.config.set({"exo.num-cpus": 5}):
+        assert "of 20 partitions" in repr(from_files(tmp_path))
+    with dask.config.set({"exo.num-cpus": 100}):
+        assert "of 40 partitions" in repr(from_files(tmp_path))
+    with dask.config.set({"exo.num-cpus": 1, "exo.stream.target-partition-size": "4MB"}):
+        assert "of 10 partitions" in repr(from_files(tmp_path))
+
+
+@pytest.fixture
+def one_file(tmp_path):
+    frame = pd.DataFrame({"n": np.arange(200_000), "x": np.arange(200_000) / 2})
+    frame.to_parquet(tmp_path / "a.parquet", row_group_size=10_000)
+    return frame, str(tmp_path)
+
+
+def test_a_file_is_read_by_all_slots(one_file) -> None:
+    frame, path = one_file
+    ddf = dd.read_parquet(path)
+    assert ddf.npartitions == 1
+    with dask.config.set({"exo.num-cpus": 2}):
+        for some, expected in ((ddf, frame), (ddf[ddf.n > 99_999][["x"]], frame[100_000:][["x"]])):
+            source = source_of(some)
+            assert source.count > 1
+            found, _ = pieces(source)
+            rows = pd.concat([piece.value() for piece in found])
+            pd.testing.assert_frame_equal(
+                rows.reset_index(drop=True), expected.reset_index(drop=True)
+            )
+
+
+def test_partitions_stay_where_they_matter(one_file) -> None:
+    _, path = one_file
+    ddf = dd.read_parquet(path)
+    with dask.config.set({"exo.num-cpus": 2}):
+        assert source_of(ddf.map_partitions(lambda part: part.head(1))).count == 1
+        assert source_of(ddf - ddf.x.mean()).count == 1
+        assert source_of(dd.read_parquet(path, split_row_groups=False)).count == 1
+        assert source_of(dd.read_parquet(path, blocksize="1GB")).count == 1
+        assert source_of(dd.read_parquet(path, blocksize="100kB")).count > 10
+    with dask.config.set({"exo.num-cpus": 5}):
+        many = dd.read_parquet(path, split_row_groups=True)
+        assert source_of(many).count == 20
 
 
 def test_an_iterator_is_pulled_as_partitions_are_taken() -> None:
