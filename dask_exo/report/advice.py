@@ -103,10 +103,11 @@ def _stands_out(figures: Figures) -> Iterator[Advice]:
         return
     slowest, mean = figures.slowest[0], figures.work / max(figures.tasks, 1)
     if slowest.seconds > LONG * mean and slowest.seconds > 0.1 * figures.seconds > 0.1:
+        what = "smaller partitions there" if "-tree" not in slowest.name else "no split_out=1"
         yield Advice(
             slowest.seconds / figures.seconds,
             f"{slowest.name} took {slowest.seconds:.1f} s, {slowest.seconds / mean:.0f} times the "
-            f"mean of all tasks: smaller partitions there would let others share its work.",
+            f"mean of all tasks: {what} would let others share its work.",
         )
 
 

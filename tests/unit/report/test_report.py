@@ -240,6 +240,11 @@ CASES = {
     "smaller partitions there": replace(
         QUIET, slowest=(TaskSummary("t", 8.0, 1),), groups=(TaskGroup("g", 50, 19.0, 1, 0, 9),)
     ),
+    "no split_out=1": replace(
+        QUIET,
+        slowest=(TaskSummary("sum-tree-1 0", 8.0, 1),),
+        groups=(TaskGroup("g", 50, 19.0, 1, 0, 9),),
+    ),
     "GPUs were busy 10 %": replace(
         QUIET, gpus=1.0, gpu_work=1.0, stages=(StageSummary("read", 1, 1, 9.0, 0.0, {}),)
     ),
