@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -33,9 +32,9 @@ ShardRows = RowSpan[GraphNode]
 
 
 class NextRows(NamedTuple):
-    """The next rows of a consumer, none at its end, and their number in all, if it is known."""
+    """The next rows of a consumer, None at its end, and their number in all, if it is known."""
 
-    spans: list[ShardRows]
+    span: ShardRows | None = None
     rows: int | None = None
 
 
@@ -122,13 +121,13 @@ class ShardServer:
         with contextlib.suppress(ExoError):  # the connection has ended
             queue = Queue(answer)
             try:
-                spans, rows = self._source.share(consumer, request)
-                values, refs = _encode(spans)
+                span, rows = self._source.share(consumer, request)
+                value, refs = _encode(span)
             except Exception as error:  # noqa: BLE001  raised where the rows are requested
                 self.remove(consumer)
                 queue.put(Failure.of(f"consumer {consumer}", error))
                 return
-            queue.put((values, rows), refs)
+            queue.put((value, rows), refs)
 
 
 class RemoteShards:
@@ -150,8 +149,8 @@ class RemoteShards:
             found, refs = _wait_for_answer(answer, requests)
             if isinstance(found, Failure):
                 found.reraise()
-            values, rows = found
-            return NextRows(_decode(values, refs), rows)
+            value, rows = found
+            return NextRows(_decode(value, refs), rows)
         finally:
             answer.close()
 
@@ -185,15 +184,9 @@ def _wait_for_answer(answer: Queue, requests: Queue) -> Any:
                 ) from None
 
 
-def fetch_rows(spans: list[ShardRows]) -> Iterator[pd.DataFrame]:
-    """Fetch rows, and remove them from the list, which references their partitions in the store."""
-    spans.reverse()
-    while spans:
-        yield _fetch(*spans.pop())
-
-
-def _fetch(part: GraphNode, start: int, stop: int) -> pd.DataFrame:
-    frame: pd.DataFrame = part({}).iloc[start:stop]
+def fetch_rows(span: ShardRows) -> pd.DataFrame:
+    """Fetch rows; until the span is dropped, their partition stays in the store."""
+    frame: pd.DataFrame = span.part({}).iloc[span.start : span.stop]
     return frame
 
 
@@ -202,26 +195,21 @@ def lease_of(name: str, consumer: int) -> Lease:
     return Lease(f"{name}-{consumer}")
 
 
-def _encode(spans: list[ShardRows]) -> tuple[list[Any], list[Ref]]:
-    """Return positions with values, or with None if the value is sent as a ref."""
-    values: list[Any] = []
-    refs: list[Ref] = []
-    for node, start, stop in spans:
-        promise = promised(node)
-        location = None if promise is None else promise.location()
-        if isinstance(location, Remote):
-            values.append((start, stop, None))
-            refs.append(location.ref)
-        else:
-            values.append((start, stop, node({})))
-    return values, refs
+def _encode(span: ShardRows | None) -> tuple[Any, list[Ref]]:
+    """Return positions with the value, or with None if the value is sent as a ref."""
+    if span is None:
+        return None, []
+    node, start, stop = span
+    promise = promised(node)
+    location = None if promise is None else promise.location()
+    if isinstance(location, Remote):
+        return (start, stop, None), [location.ref]
+    return (start, stop, node({})), []
 
 
-def _decode(values: list[Any], refs: list[Ref]) -> list[ShardRows]:
-    remaining = iter(refs)
-    spans: list[ShardRows] = []
-    for i, (start, stop, value) in enumerate(values):
-        location = Remote(next(remaining), 0) if value is None else Local(value)
-        node = Task(i, fetch, Promise(on_ray.RayFutures(), location))
-        spans.append(RowSpan(node, start, stop))
-    return spans
+def _decode(found: Any, refs: list[Ref]) -> ShardRows | None:
+    if found is None:
+        return None
+    start, stop, value = found
+    location = Remote(refs[0], 0) if value is None else Local(value)
+    return RowSpan(Task(0, fetch, Promise(on_ray.RayFutures(), location)), start, stop)

@@ -149,14 +149,14 @@ class SharedRun(LocalShards):
                 span = self._sharder.assign(consumer)
                 if span is not None:
                     self._changed.notify_all()
-                    return NextRows([span])
+                    return NextRows(span)
                 if self._sharder.wants(consumer) and not self._is_pulling:
                     self._pull()
                 else:
                     self._changed.wait(CHECK_INTERVAL)
             if self._failure is not None:
                 self._failure.reraise()
-            return NextRows([])
+            return NextRows()
 
     def leave(self, consumer: int) -> None:
         """Remove a consumer; the run ends with the last one."""
@@ -247,6 +247,9 @@ def _leave_in_thread(source: ShardSource, consumer: int) -> None:
 def _frames(source: ShardSource, consumer: int) -> Iterator[pd.DataFrame]:
     """Yield rows of a consumer, as they arrive."""
     count = 0
-    while rows := source.share(consumer, count).spans:
+    while (span := source.share(consumer, count).span) is not None:
         count += 1
-        yield from fetch_rows(rows)
+        frame = fetch_rows(span)
+        del span  # it keeps the partition
+        yield frame
+        del frame

@@ -160,7 +160,7 @@ class EpochShuffles(LocalShards):
             while (span := epoch.take(consumer, first)) is None and not epoch.ended:
                 self._changed.wait()
                 if self._reached[consumer] != number:  # it has left
-                    return NextRows([])
+                    return NextRows()
                 if epoch.dropped:
                     epoch = self._epochs.get(number) or self._begin(number)
             if epoch.error is not None:
@@ -168,7 +168,7 @@ class EpochShuffles(LocalShards):
             following, over = number + 1, span is None or epoch.is_nearly_over(consumer, first)
             if over and following < self._spec.count and following not in self._epochs:
                 self._begin(following)
-            return NextRows([] if span is None else [span], epoch.rows(consumer))
+            return NextRows(span, epoch.rows(consumer))
 
     def leave(self, consumer: int) -> None:
         """Release the rows of a consumer, unless it requests more."""
@@ -203,13 +203,13 @@ class EpochShuffles(LocalShards):
     def _run(self, epoch: Epoch, number: int) -> None:
         """Shuffle an epoch; add its partitions as they are finished."""
         try:
-            parts = _persisted(self.shuffled(number))
-            if self._spec.consumers > 1:
-                epoch.shares = self._spec.shares(sum(map(row_count, parts)))
-            parts.reverse()
+            parts = _persisted(self.shuffled(number))[::-1]
+            counts = list(map(row_count, parts)) if self._spec.consumers > 1 else []
+            if counts:
+                epoch.shares = self._spec.shares(sum(counts))
             while parts and not epoch.dropped:
                 part = parts.pop()
-                rows = row_count(part)
+                rows = counts.pop() if counts else row_count(part)
                 with self._changed:
                     epoch.add(part, rows)
                     if not parts:

@@ -153,12 +153,15 @@ class _EpochRows:
 
     def __iter__(self) -> Iterator[pd.DataFrame]:
         while True:
-            spans, rows = self._share((self._epoch, self._taken))
+            span, rows = self._share((self._epoch, self._taken))
             self.total = rows or self.total
-            if not spans:
+            if span is None:
                 return
-            self._taken += sum(stop - start for _, start, stop in spans)
-            yield from fetch_rows(spans)
+            self._taken += span.stop - span.start
+            frame = fetch_rows(span)
+            del span  # it keeps the partition
+            yield frame
+            del frame
 
 
 def epochs(

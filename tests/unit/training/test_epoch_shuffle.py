@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo.partitions.batching import RowSpan, prefetch, rebatch
-from dask_exo.pipeline.shard_server import fetch_rows
+from dask_exo.pipeline.shard_server import NextRows
 from dask_exo.training import epoch_shuffle
 from dask_exo.training.epoch_shuffle import Epoch, EpochSpec, split_rows
+from dask_exo.training.iterator import _EpochRows
 
 
 class Memory:
@@ -110,7 +111,10 @@ def test_two_partitions_are_in_memory_and_no_more(lengths, size) -> None:
         return pd.DataFrame(np.asarray(memory), copy=False)
 
     spans = [RowSpan(partial(part, length), 0, length) for length in lengths]
-    parts = prefetch(fetch_rows(spans), AtOnce())
+    spans.reverse()
+    parts = prefetch(
+        iter(_EpochRows(lambda _: NextRows(spans.pop() if spans else None), 0, 0)), AtOnce()
+    )
     rows = sum(len(batch) for batch in prefetch(rebatch(parts, size), AtOnce()))
     assert rows == sum(lengths)
     assert most <= 2 * max(lengths, default=0) + size
