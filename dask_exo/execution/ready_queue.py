@@ -60,7 +60,7 @@ class ReadyQueue:
         consumer: Consumer | None = None,
     ) -> None:
         self._values, self._accounting, self._consumer = values, accounting, consumer
-        self._verified = bool(plan.stages)  # the last result waits until shuffles are verified
+        self._verifies = bool(plan.stages)  # the last result waits until shuffles are verified
         self._results_of: dict[Key, list[Key]] = defaultdict(
             list
         )  # key of a value → keys of results
@@ -201,7 +201,7 @@ class ReadyQueue:
 
     def _deliver(self, source: Key) -> None:
         """Hand a value to the consumer, if there is one, and it is not to be verified before."""
-        if self._consumer and not (self._verified and len(self._results_of) == 1):
+        if self._consumer and not (self._verifies and len(self._results_of) == 1):
             self._hand_over(source)
 
     def _hand_over(self, source: Key) -> None:
