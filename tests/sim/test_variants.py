@@ -26,7 +26,7 @@ def test_auto_is_near_the_best(partitions, store, factor) -> None:
 def test_out_of_core_simple_falls_behind_as_its_blocks_shrink(store) -> None:
     found = {(name, m): run(name, m, store) for name in ("simple", "push") for m in (256, 1024)}
     assert found["simple", 1024].seconds > 1.5 * found["simple", 256].seconds
-    assert found["simple", 1024].seconds > 1.5 * found["push", 1024].seconds
+    assert found["simple", 1024].seconds > 1.25 * found["push", 1024].seconds
     assert found["push", 1024].seconds < 1.1 * found["push", 256].seconds
     for (name, _), one in found.items():
         assert one.spilled < 1.1 * DATA

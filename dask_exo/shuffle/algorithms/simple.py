@@ -80,4 +80,5 @@ def _sharing(shape: Shape, limits: Limits) -> int:
     together = max(1, shape.slots // shape.nodes)  # that run on a node
     block = max(1, shape.part // shape.reducers)
     fewest = -(-shape.parts * shape.reducers // limits.most_objects)
-    return max(1, min(max(together, fewest, INLINED // block), shape.reducers))
+    stored = -(-6 * INLINED // (5 * block))  # some blocks are smaller than the mean
+    return max(1, min(max(together, fewest, stored), shape.reducers))

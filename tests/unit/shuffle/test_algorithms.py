@@ -23,7 +23,14 @@ from dask_exo.errors import ConfigError, IntegrityError, SpillError
 from dask_exo.shuffle import algorithms
 from dask_exo.shuffle.algorithms import choose_algorithm, simple, two_level
 from dask_exo.shuffle.blocks import merge, pack
-from dask_exo.shuffle.choose import Limits, Shape, batch_size, merged_objects, merging_objects
+from dask_exo.shuffle.choose import (
+    INLINED,
+    Limits,
+    Shape,
+    batch_size,
+    merged_objects,
+    merging_objects,
+)
 from dask_exo.shuffle.map_stage import Refs
 from dask_exo.shuffle.run_shuffle import run_shuffle
 from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec, Tally, verify
@@ -248,6 +255,13 @@ def test_objects_beyond_the_cap_are_shuffled_in_two_levels(parts, w, most) -> No
     assert (choice.algorithm == "two-level") == (parts * w > most)
     groups = two_level.tune(shape, limits)["groups"]
     assert groups**2 >= w > (groups - 1) ** 2
+
+
+@given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 64))
+def test_blocks_out_of_core_are_not_in_the_memory_of_the_driver(nbytes, parts, reducers, w) -> None:
+    shape = Shape(nbytes, parts, reducers, w, 2 * w, nbytes // 4)
+    block, sharing = shape.part // reducers, simple.tune(shape, Limits())["sharing"]
+    assert sharing == reducers or sharing * block >= 1.2 * INLINED
 
 
 def test_the_users_word_is_taken() -> None:
