@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True)
 class StoreUsage:
-    """Bytes in the object stores of all nodes, and spilled and restored since the cluster began."""
+    """Bytes in the object stores of all nodes, and those spilled and restored so far."""
 
     used: int
     spilled: int

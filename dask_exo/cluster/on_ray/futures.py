@@ -102,6 +102,29 @@ def _only(fn: Callable[..., Any], *args: Any) -> Any:
     return value
 
 
+class GrowingTotal:
+    """A sum over nodes that only grows: a node that is lost takes what it has counted with it.
+
+    Examples
+    --------
+    >>> total = GrowingTotal()
+    >>> [total.grown(now) for now in (100, 300, 200, 250)]  # a node that counted 100 is lost
+    [100, 300, 300, 350]
+    """
+
+    def __init__(self) -> None:
+        self._last = self._lost = 0
+
+    def grown(self, now: int) -> int:
+        """Return the total, if the sum is ``now``."""
+        self._lost += max(0, self._last - now)
+        self._last = now
+        return now + self._lost
+
+
+_spilled, _restored = GrowingTotal(), GrowingTotal()
+
+
 class _Process:
     """Process of an actor, with an instance of a class if it has one."""
 
@@ -312,8 +335,8 @@ class RayFutures(Futures):
             check_disk()
         return StoreUsage(
             int(stats.object_store_bytes_used),
-            int(stats.spilled_bytes_total),
-            int(stats.restored_bytes_total),
+            _spilled.grown(int(stats.spilled_bytes_total)),
+            _restored.grown(int(stats.restored_bytes_total)),
         )
 
     def disks(self) -> list[DiskUsage]:
