@@ -164,7 +164,7 @@ def measure_rows(rounds: int) -> list[dict[str, Any]]:
     found = [
         {"rows": rows, "seconds": seconds, "bound": pieces.BOUND}
         for _ in range(rounds)
-        for rows, seconds in pieces.sizes()
+        for rows, seconds in [*pieces.sizes()][1:]  # the first one starts processes
     ]
     print(found, flush=True)
     return found

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def augment(data: np.ndarray, epoch: int) -> np.ndarray:
     return data + np.random.default_rng([epoch, len(data)]).random(len(data))
 
 
-def train(model: float, parts: Sequence[np.ndarray], slow: float) -> float:
+def train(model: float, slow: float, *parts: np.ndarray) -> float:
     """Return the next model."""
     time.sleep(slow)
     return model / 2 + sum(float(part.mean()) for part in parts)
@@ -77,7 +76,8 @@ def workflow(mode: str, nbytes: int, target: str) -> Any:
             more = [dask.delayed(augment)(part, epoch, dask_key_name=f"augment-{epoch}-{i}")
                     for i, part in enumerate(parts)]  # fmt: skip
         with dask.annotate(**each["train"]):
-            model = dask.delayed(train)(model, more, TRAIN, dask_key_name=f"train-{epoch}")
+            # parts in a list would be annotated, too
+            model = dask.delayed(train)(model, TRAIN, *more, dask_key_name=f"train-{epoch}")
     with dask.annotate(external=True):
         return dask.delayed(publish)(model, target, dask_key_name="publish")
 
