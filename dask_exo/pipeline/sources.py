@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import threading
@@ -15,6 +16,7 @@ import dask.bag as db
 import dask.dataframe as dd
 import fsspec
 import pandas as pd
+import pyarrow as pa
 from dask.core import flatten
 from dask.delayed import delayed
 from fsspec.core import url_to_fs
@@ -354,13 +356,15 @@ def _planned_reads(expr: Any) -> Any:
     sizes = reader.blocksize, reader.split_row_groups
     if sizes != ("default", "infer") or reader.npartitions >= 2 * slots(config):
         return expr
-    nbytes = parquet_bytes(reader)
-    if nbytes is None:
-        return expr
-    size = partition_bytes(nbytes, slots(config), config.stream_target)
-    new = {"blocksize": size, "split_row_groups": "adaptive", "_dataset_info_cache": None}
-    smaller = reader.substitute_parameters(new)
-    return expr.substitute(reader, smaller) if smaller.npartitions > reader.npartitions else expr
+    with contextlib.suppress(OSError, pa.ArrowException):  # raised by the task that reads it
+        nbytes = parquet_bytes(reader)
+        if nbytes is not None:
+            size = partition_bytes(nbytes, slots(config), config.stream_target)
+            new = {"blocksize": size, "split_row_groups": "adaptive", "_dataset_info_cache": None}
+            smaller = reader.substitute_parameters(new)
+            if smaller.npartitions > reader.npartitions:
+                return expr.substitute(reader, smaller)
+    return expr
 
 
 def group_by_bytes(sizes: Sequence[int], target: int) -> Iterator[range]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from itertools import pairwise
+from pathlib import Path
 
 import dask
 import dask.bag as db
@@ -96,6 +97,17 @@ def test_a_file_is_read_by_all_slots(one_file) -> None:
             pd.testing.assert_frame_equal(
                 rows.reset_index(drop=True), expected.reset_index(drop=True)
             )
+
+
+def test_a_broken_file_is_found_by_the_task_that_reads_it(one_file) -> None:
+    _, path = one_file
+    for name in "bc":
+        Path(path, f"{name}.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
+    with dask.config.set({"exo.num-cpus": 4}):
+        source = source_of(dd.read_parquet(path, aggregate_files=False))
+        found, _ = pieces(source)
+        with pytest.raises(OSError, match="thrift"):
+            [piece.value() for piece in found]
 
 
 def test_partitions_stay_where_they_matter(one_file) -> None:
