@@ -24,6 +24,7 @@ from dask_exo.dataframe.parquet_commit import LocalCommitter, check_target, publ
 from dask_exo.errors import ExoError, InputError, OutputError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.wire_format import to_wire
+from dask_exo.pipeline import sources
 
 ROW_GROUP = 2**17
 """Rows in a row group: about 13 MB of 100-byte records, so that readers need little memory."""
@@ -98,8 +99,8 @@ def partition_bytes(nbytes: int, slots: int, store: int | None = None) -> int:
     >>> partition_bytes(10**12, 8, store=2 * 10**9)
     62500000
     """
-    most = 128_000_000 if store is None else min(128_000_000, store // 32)
-    return min(max(nbytes // (4 * slots), 8_000_000), max(most, 8_000_000))
+    least, most = 8_000_000, 128_000_000 if store is None else min(128_000_000, store // 32)
+    return sources.partition_bytes(nbytes, slots, max(least, most), least)
 
 
 def generated_input(size: int, seed: int, skew: float, partition_bytes: int) -> SortInput:

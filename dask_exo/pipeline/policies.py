@@ -174,14 +174,15 @@ class Adaptive(Policy):
         self._replenish(view)
         assert self._budget is not None
         sources = [i for i, s in enumerate(view.stages) if not s.before and view.startable(i)]
-        for i in sorted(sources, key=lambda i: view.stages[i].progress)[:1]:
-            source = view.stages[i]
+        behind = min(sources, key=lambda i: view.stages[i].progress, default=None)
+        if behind is not None:
+            source = view.stages[behind]
             cost = max(source.output_bytes, source.block_bytes)
             probing = source.seconds is None and source.running > 0
-            fits = view.has_room_to_start(i) or view.used == 0
+            fits = view.has_room_to_start(behind) or view.used == 0
             if self._budget >= cost and fits and not probing:
                 self._budget -= cost
-                return i
+                return behind
         candidates = [
             i
             for i, stage in enumerate(view.stages)

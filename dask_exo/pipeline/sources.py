@@ -331,15 +331,15 @@ def list_files(paths: str | Path | Iterable[str | Path], options: Any) -> list[t
     return files
 
 
-def partition_bytes(nbytes: int, slots: int, most: int) -> int:
-    """Return the bytes of input partitions: four for each slot, but of 1 MB to ``most``.
+def partition_bytes(nbytes: int, slots: int, most: int, least: int = 1_000_000) -> int:
+    """Return the bytes of input partitions: four for each slot, but of ``least`` to ``most``.
 
     Examples
     --------
     >>> partition_bytes(10**8, 8, 128_000_000), partition_bytes(10**12, 8, 128_000_000)
     (3125000, 128000000)
     """
-    return min(max(nbytes // (PER_SLOT * slots), 1_000_000), most)
+    return min(max(nbytes // (PER_SLOT * slots), least), most)
 
 
 def _planned_reads(expr: Any) -> Any:
@@ -354,12 +354,11 @@ def _planned_reads(expr: Any) -> Any:
         return expr
     (reader,), config = readers, Config.current()
     sizes = reader.blocksize, reader.split_row_groups
-    if sizes != ("default", "infer") or reader.npartitions >= 2 * slots(config):
+    if sizes != ("default", "infer") or reader.npartitions >= 2 * (count := slots(config)):
         return expr
     with contextlib.suppress(OSError, pa.ArrowException):  # raised by the task that reads it
-        nbytes = parquet_bytes(reader)
-        if nbytes is not None:
-            size = partition_bytes(nbytes, slots(config), config.stream_target)
+        if (nbytes := parquet_bytes(reader)) is not None:
+            size = partition_bytes(nbytes, count, config.stream_target)
             new = {"blocksize": size, "split_row_groups": "adaptive", "_dataset_info_cache": None}
             smaller = reader.substitute_parameters(new)
             if smaller.npartitions > reader.npartitions:

@@ -16,8 +16,7 @@ class SourceQueue:
     """
 
     def __init__(self, inputs: Iterator[Block | None], count: int | None = None) -> None:
-        self._inputs, self.count = inputs, count
-        self.taken = 0
+        self._inputs, self.count, self.taken = inputs, count, 0
         self.next: Block | None = None
         self._ended = False
 
