@@ -39,7 +39,7 @@ class Nodes:
         self.count, self.slots, self.gpus, self.store = count, slots, gpus, store
         self._directory, self._made = directory, 0
         self._cluster = Cluster()
-        # as on a private Ray, so that spilled objects are read one by one
+        # Ray's default of 100 MB would be most of a small store
         batch = min(100 * 2**20, store // count // 16)
         self._add(wait=True, _system_config={**SOON, "min_spilling_size": batch})
         for _ in range(count - 1):

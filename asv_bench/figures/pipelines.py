@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from asv_bench.benchmarks import nodes as lost_nodes
 from asv_bench.benchmarks import pieces, streaming
+from asv_bench.figures.bars import grouped_bars
 from asv_bench.figures.cluster import nodes
 
 VIDEOS, PIECES = 40, 12  # videos, and pieces of a video on average
@@ -140,22 +141,21 @@ def draw_memory(found: list[dict[str, Any]]) -> Figure:
     axis = figure.subplots()
     limits = list(dict.fromkeys(one["limit"] for one in found))
     systems = list(dict.fromkeys(one["system"] for one in found))
-    width = 0.8 / len(systems)
-    for i, system in enumerate(systems):
-        heights = [
+    heights = {
+        system: [
             statistics.median(
                 one["seconds"] for one in found if (one["system"], one["limit"]) == (system, limit)
             )
             for limit in limits
         ]
-        axis.bar([j + i * width for j in range(len(limits))], heights, width, label=system)
+        for system in systems
+    }
+    width = grouped_bars(axis, heights, limits)
     for j, limit in enumerate(limits):
         bound = next(one["bound"] for one in found if one["limit"] == limit)
         axis.plot([j - width / 2, j + 0.8 - width / 2], [bound, bound], "k--")
-    axis.set_xticks([j + 0.4 for j in range(len(limits))], [str(limit) for limit in limits])
     axis.set(xlabel="memory, partitions", ylabel="seconds")
     axis.set(title="Streaming batch, figure 9: limits of memory (dashed: no schedule is faster)")
-    axis.legend()
     return figure
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 import ray
 from matplotlib.figure import Figure
 
+from asv_bench.figures.bars import grouped_bars
 from asv_bench.figures.cluster import Nodes, Spent, nodes
 from dask_exo.cli.sort import input_checksum
 from dask_exo.cli.validate import Checksum, checksum
@@ -216,15 +217,15 @@ def draw_stragglers(found: list[dict[str, Any]]) -> Figure:
     axis = figure.subplots()
     cases = list(dict.fromkeys(one["case"] for one in found))
     names = list(dict.fromkeys(one["algorithm"] for one in found))
-    for i, case in enumerate(cases):
-        heights = [
+    heights = {
+        case: [
             statistics.median(
                 one["seconds"] for one in found if (one["algorithm"], one["case"]) == (name, case)
             )
             for name in names
         ]
-        axis.bar([j + i * 0.27 for j in range(len(names))], heights, 0.27, label=case)
-    axis.set_xticks([j + 0.27 for j in range(len(names))], names)
+        for case in cases
+    }
+    grouped_bars(axis, heights, names)
     axis.set(ylabel="seconds", title="One of four Ray nodes is ten times slower")
-    axis.legend()
     return figure
