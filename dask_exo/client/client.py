@@ -306,13 +306,18 @@ class Client(distributed.Client):
     def _last_of(self) -> RayCluster | None:
         """Return the cluster to close, if this was its last client."""
         global _cluster
+        if not self._owns_cluster:
+            return None
         with _lock:
-            if not self._owns_cluster or any(c._owns_cluster for c in _open_clients):
+            if any(client._owns_cluster for client in _open_clients):
                 return None
             self._owns_cluster, cluster, _cluster = False, _cluster, None
             return cluster
 
     def __del__(self) -> None:
+        # The collector may run this in any thread, also in the one that the holder of `_lock` waits
+        # for. So the cluster of a client that was not closed is left to the next one, or the end.
+        self._owns_cluster = False
         if hasattr(self, "status"):  # its constructor has not failed early
             super().__del__()
 

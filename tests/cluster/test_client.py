@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import os
+import threading
 import time
 import uuid
 from functools import partial
@@ -33,6 +34,7 @@ from dask_exo.client import (
     wait,
     worker_client,
 )
+from dask_exo.client import client as client_module
 from dask_exo.cluster.on_ray import RayFutures, running
 from dask_exo.dask_adapter import Task, TaskRef
 from dask_exo.errors import ConfigError, UnsupportedError
@@ -351,6 +353,16 @@ class TestConnection:
         second.close()
         assert dask.base.get_scheduler() == before
         assert running()  # the cluster was there before
+
+    def test_a_collected_client_waits_for_nobody(self, client) -> None:
+        lost = dask_exo.Client()  # never closed
+        thread = threading.Thread(target=lost.__del__)  # as the loop of a client may call it
+        with client_module._lock:  # as while another client starts
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive()
+        assert lost.status == "closed"
+        assert client.submit(abs, -1).result() == 1
 
     def test_asynchronous(self, client) -> None:
         async def program():
