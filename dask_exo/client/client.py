@@ -306,10 +306,10 @@ class Client(distributed.Client):
     def _last_of(self) -> RayCluster | None:
         """Return the cluster to close, if this was its last client."""
         global _cluster
-        if not self._owns_cluster:
+        if not self._owns_cluster:  # without the lock: see `__del__`
             return None
         with _lock:
-            if any(client._owns_cluster for client in _open_clients):
+            if not self._owns_cluster or any(c._owns_cluster for c in _open_clients):
                 return None
             self._owns_cluster, cluster, _cluster = False, _cluster, None
             return cluster
