@@ -109,10 +109,7 @@ class ClusterSeen(Event):
 
 @dataclass(frozen=True)
 class RunFinished(Event):
-    """A run has finished: seconds, calls, refs created, and bytes spilled and restored by then.
-
-    ``directories`` has the bytes of new files in each known spill directory.
-    """
+    """A run has finished: seconds, calls, refs created, and bytes spilled and restored by then."""
 
     seconds: float
     calls: int
@@ -120,7 +117,6 @@ class RunFinished(Event):
     spilled: int
     restored: int
     failed: bool
-    directories: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -399,4 +399,6 @@ def _connect(config: Config) -> on_ray.Cluster:
             f"dask_exo: started a private Ray ({slots} slots, {format_bytes(store)} object store) "
             f"in {time.perf_counter() - start:.1f} s\n"
         )
+    elif is_new:
+        on_ray.warn_of_nodes()
     return cluster

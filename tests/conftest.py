@@ -57,9 +57,11 @@ def ray_cluster() -> Iterator[None]:
     from dask_exo.scheduler import connect
 
     dask_exo.disable()  # a test before may have moved to a Ray of another size
-    with dask.config.set({"exo.num-cpus": 2, "exo.object-store-memory": "300MB"}):
+    address = os.environ.get("DASK_EXO_TEST_ADDRESS")  # of such a Ray that somebody else started
+    private = {"exo.num-cpus": 2, "exo.object-store-memory": "300MB"}
+    with dask.config.set({"exo.address": address} if address else private):
         connect(Config.current())
-    yield
+        yield
     dask_exo.disable()
 
 

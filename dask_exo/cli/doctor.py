@@ -30,14 +30,13 @@ from dask_exo.cli.doctor_checks import (
     Speed,
 )
 from dask_exo.cluster import on_ray
-from dask_exo.cluster.futures import Futures, default
+from dask_exo.cluster.futures import Futures, current_node, default
 from dask_exo.config import Config, settings
 from dask_exo.errors import ConfigError, ExoError
 from dask_exo.events import wall_time
 from dask_exo.partitions.gpu import arrays
 from dask_exo.shuffle import algorithms
 
-ALLOCATOR = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 SHARED = Path("/dev/shm")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PROBE = 64 * 2**20  # bytes
@@ -151,9 +150,9 @@ def _scheduler(value: object) -> str:
 
 def _machines(futures: Futures, packages: Sequence[str]) -> Iterator[Machine]:
     """Collect the facts of each machine of the cluster."""
-    disks = futures.disks()
-    spill = disks[0].path if disks else None
+    spills = {disk.node: disk.path for disk in futures.disks()}
     for node in futures.nodes():
+        spill = spills.get(node.address)
         ref = futures.submit(machine_facts, spill, packages, node=node.id, options=NO_SLOT)
         (machine,) = futures.get([ref])
         skew, doubt = _clock_skew(futures, node.id)
@@ -189,7 +188,7 @@ def machine_facts(spill: str | None, packages: Iterable[str]) -> Machine:
         spill=None if spill is None else speed(spill),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         huge_pages=huge_pages(),
-        allocator={name: os.environ[name] for name in ALLOCATOR if name in os.environ},
+        lacks=on_ray.lacking() if current_node() else (),
         cupy=cupy,
         devices=devices,
     )

@@ -47,7 +47,7 @@ class Machine:
     spill: Speed | None = None  #: spill directory; None if unknown
     open_files: int = -1  #: limit of a process there; -1 for none
     huge_pages: str = ""  #: policy: ``always``, ``madvise``, ``never``, or empty
-    allocator: Mapping[str, str] = field(default_factory=dict)  #: glibc's environment variables
+    lacks: tuple[str, ...] = ()  #: ``NAME=value`` that Ray should have been started with there
     gpus: int = 0  #: devices that Ray knows there
     cupy: bool = False  #: True if it can be imported
     devices: int = 0  #: that cupy sees; -1 if Ray hides them from tasks that request none
@@ -281,16 +281,13 @@ def huge_pages(machine: Machine) -> Finding:
     return _finding("huge pages", what, remedy)
 
 
-def allocator(machine: Machine) -> Finding:
-    """Check that workers reuse memory for large arrays."""
-    if machine.allocator:
-        variables = ", ".join(f"{name}={value}" for name, value in machine.allocator.items())
-        return _finding("allocator", variables)
-    remedy = (
-        "export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824 before "
-        "`ray start`: large copies take up to a third of the time"
-    )
-    return _finding("allocator", "glibc's defaults: new pages for each array", remedy)
+def environment(machine: Machine) -> Finding:
+    """Check the variables that Ray was started with: of its spilling, and of its workers."""
+    if not machine.lacks:
+        return _finding("environment", "Ray was started with all variables that it needs")
+    names = ", ".join(variable.partition("=")[0] for variable in machine.lacks)
+    remedy = f"export {' '.join(machine.lacks)} before `ray start`: dask_exo is slower without"
+    return _finding("environment", f"Ray was started without {names}", remedy)
 
 
 def gpu(machine: Machine) -> Finding:
@@ -331,7 +328,7 @@ OF_EACH: tuple[Callable[[Machine], Finding], ...] = (
     spilling,
     open_files,
     huge_pages,
-    allocator,
+    environment,
     gpu,
     clocks,
 )

@@ -373,9 +373,6 @@ def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
         f"spilled         {format_bytes(stats.spilled)} ({ratio:.2f} x the data), "
         f"{format_bytes(stats.restored)} restored"
     )
-    for path, written in stats.directories.items():
-        if written:
-            click.echo(f"                {format_bytes(written)} to {path}")
     if stats.repeated:
         names = ", ".join(f"{name} {n}" for name, n in stats.repeated.items())
         click.echo(

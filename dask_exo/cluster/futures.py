@@ -52,6 +52,7 @@ class Node:
     store: int  # bytes of its object store
     disk: int | None = None  # free bytes for spilled values, if known
     resources: Mapping[str, float] | None = field(default=None, hash=False)  # if known
+    address: str = ""  # of its machine, if that may be another one
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,13 @@ class DiskUsage:
 
     path: str
     used: int
-    written: int  # since the cluster began
     room: int  # that may still be written before the disk counts as full
+    node: str = ""  # address of its machine, if that is another one
+
+    @property
+    def place(self) -> str:
+        """Return the path and the machine, for messages."""
+        return repr(self.path) + (f" on {self.node}" if self.node else "")
 
 
 Produce = Callable[[int, Callable[..., Any], Sequence[Any]], Iterator[Any]]

@@ -122,7 +122,7 @@ class SpillingStore:
         disk = shutil.disk_usage(self._directory)
         room = max(0, disk.free - int((1 - FULL) * disk.total))
         used = sum(nbytes for _, nbytes in self._files.copy().values())
-        return [DiskUsage(str(self._directory), used, self._spilled, room)]
+        return [DiskUsage(str(self._directory), used, room)]
 
     def _forget_dropped(self) -> None:
         """Subtract the values whose refs have been dropped; remove their files."""

@@ -100,10 +100,10 @@ class Snapshot:
     gone: Collection[str]  # ids of nodes that have died or left
     used: int  # bytes in the object stores
     store: int  # capacity of the object stores
-    full: str | None  # a full directory for spilled values
+    full: str | None  # place of a full directory for spilled values
     seconds: float
     spilled: int = 0  # bytes since the beginning
-    place: str | None = None  # a directory for spilled values
+    place: str | None = None  # of a directory for spilled values
 
 
 def diagnose(snapshot: Snapshot) -> str | None:
@@ -158,7 +158,7 @@ def _causes(snapshot: Snapshot) -> Iterator[str]:
     if any(task.state == "spilled" for task in snapshot.activity.tasks):
         yield f"these values were written to disk{_place(snapshot)}, and {_GONE}"
     if snapshot.full is not None:
-        yield f"the disk of {snapshot.full!r} is full. Free space there, or set exo.spill-directory"
+        yield f"the disk of {snapshot.full} is full. Free space there, or set exo.spill-directory"
     if snapshot.used >= FULL * snapshot.store:
         yield ("the object store is full. Drop persisted values, or raise exo.object-store-memory")
     if snapshot.gone:
@@ -195,7 +195,7 @@ def _state(task: TaskStatus) -> str:
 
 
 def _place(snapshot: Snapshot) -> str:
-    return "" if snapshot.place is None else f" (in {snapshot.place!r})"
+    return "" if snapshot.place is None else f" (in {snapshot.place})"
 
 
 def _nodes(nodes: Mapping[str, Resources]) -> str:

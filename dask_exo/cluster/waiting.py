@@ -186,10 +186,10 @@ class Watchdog:
                 self._initial_nodes - current.nodes.keys(),
                 store.used,
                 sum(node.store for node in nodes),
-                next((disk.path for disk in disks if not disk.room), None),
+                next((disk.place for disk in disks if not disk.room), None),
                 self._futures.now - self._since,
                 store.spilled,
-                next((disk.path for disk in disks), None),
+                next((disk.place for disk in disks), None),
             )
         )
         if why is not None:

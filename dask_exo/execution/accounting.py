@@ -203,7 +203,6 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
     closely = events.listening()
     with events.new_run():
         start, sampler = time.perf_counter(), StoreSampler(futures, closely=closely)
-        written_before = _written(futures) if closely else {}
         calls, objects, recomputed = futures.calls, futures.objects, len(futures.recomputed())
         failed = True
         try:
@@ -216,7 +215,6 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
             if counts:
                 events.emit(events.CallsRepeated(dict(counts)))
             spilled, restored = sampler.spilled(at_end=not failed)
-            written = _written(futures) if closely else {}
             events.emit(
                 events.RunFinished(
                     time.perf_counter() - start,
@@ -225,13 +223,8 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
                     spilled,
                     restored,
                     failed,
-                    {path: n - written_before.get(path, 0) for path, n in written.items()},
                 )
             )
-
-
-def _written(futures: Futures) -> dict[str, int]:
-    return {disk.path: disk.written for disk in futures.disks()}
 
 
 class MemoryPressure:

@@ -129,7 +129,6 @@ class Collector:
         self.active_runs: dict[int, float] = {}  # run → its start
         self.started, self._ended = float("inf"), 0.0  # seconds since 1970
         self.calls = self.objects = self.spilled = self.restored = 0
-        self.directories = Counter[str]()  # spill directory → bytes of new files
         self.repeated = Counter[str]()  # group → partitions recomputed after a loss
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
@@ -218,7 +217,6 @@ class Collector:
         self.objects += event.objects
         self.spilled += event.spilled
         self.restored += event.restored
-        self.directories.update(event.directories)
         self.active_runs.pop(event.run, None)
         self._rows = {name: row for name, row in self._rows.items() if name[0] != event.run}
         if not self.active_runs:
@@ -376,7 +374,6 @@ class Collector:
                 largest=self._largest.all(),
                 shares=tuple(self._shares.values()),
                 recovered=dict(self._recovered),
-                directories=dict(self.directories),
                 refused=dict(self._refused),
             )
 

@@ -117,9 +117,6 @@ def _shares(waits: Mapping[str, float]) -> str:
 
 
 def _end(figures: Figures) -> Iterator[str]:
-    for path, nbytes in figures.directories.items():
-        if nbytes:
-            yield f"  {format_bytes(nbytes)} were written to {path}"
     if figures.slowest:
         yield f"  slowest: {figures.slowest[0].name}, {duration(figures.slowest[0].seconds)}"
     if figures.largest:

@@ -125,7 +125,6 @@ class Figures:
     largest: tuple[TaskSummary, ...] = ()
     shares: tuple[GpuShare, ...] = ()
     recovered: Mapping[str, int] = field(default_factory=dict)  #: kind of recovered work → count
-    directories: Mapping[str, int] = field(default_factory=dict)  #: spill directory → bytes
     refused: Mapping[str, str] = field(default_factory=dict)  #: not checkpointed → reason
 
     @property

@@ -151,9 +151,9 @@ class ShuffleMonitor:
         disks = self._futures.disks()
         full = find_full_disk(self._last_used, disks, self._reserve)
         if full is not None and self is _largest():
-            grown = full.used - self._last_used[full.path]
+            grown = full.used - self._last_used[full.place]
             raise SpillError(
-                f"shuffle {self._name} was stopped before the disk of {full.path!r} is full: it "
+                f"shuffle {self._name} was stopped before the disk of {full.place} is full: it "
                 f"has room for {format_bytes(full.room)}, need {format_bytes(self._reserve)}, "
                 f"which is spilled at a time. Spilled values take {format_bytes(full.used)} there, "
                 f"{format_bytes(grown)} more than at the last check; the maps of this shuffle "
@@ -161,7 +161,7 @@ class ShuffleMonitor:
                 f"directories on larger disks (exo.spill-directory), or raise "
                 f"exo.object-store-memory"
             )
-        self._last_used = {disk.path: disk.used for disk in disks}
+        self._last_used = {disk.place: disk.used for disk in disks}
 
 
 _lock = threading.Lock()
@@ -180,16 +180,16 @@ def find_full_disk(
     """Return the fullest directory that is about to fill up, if there is one.
 
     It has less room than ``reserve`` bytes, and more spilled values than at the last check
-    (``before``: bytes by path; a missing directory is new).
+    (``before``: bytes by place; a missing directory is new).
 
     Examples
     --------
-    >>> now = [DiskUsage("/a", 70, 90, room=30), DiskUsage("/b", 70, 70, room=900)]
-    >>> find_full_disk({"/a": 60, "/b": 60}, now, reserve=40).path
+    >>> now = [DiskUsage("/a", 70, room=30), DiskUsage("/b", 70, room=900)]
+    >>> find_full_disk({"'/a'": 60, "'/b'": 60}, now, reserve=40).path
     '/a'
-    >>> find_full_disk({"/a": 70, "/b": 60}, now, reserve=40)  # nothing was spilled
+    >>> find_full_disk({"'/a'": 70, "'/b'": 60}, now, reserve=40)  # nothing was spilled
     """
-    filling = [d for d in disks if d.room < reserve and d.used > before.get(d.path, d.used)]
+    filling = [d for d in disks if d.room < reserve and d.used > before.get(d.place, d.used)]
     return min(filling, key=lambda disk: disk.room, default=None)
 
 

@@ -14,7 +14,8 @@ source "$HOME/venv/bin/activate"
 ulimit -n 65536
 export RAY_USAGE_STATS_ENABLED=0
 export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
-export RAY_preload_python_modules=dask_exo
+export RAY_preload_python_modules=dask_exo PYTHONHASHSEED=0
+export RAY_min_spilling_size=5000000000  # a quarter of the store, written at a time
 
 # The nodes share their network with other users: only who has the token gets in.
 umask 077

@@ -27,8 +27,6 @@ def test_what_is_spilled_is_seen_in_its_directory(cluster) -> None:
         (during,) = futures.disks()
     assert stats.spilled > 0
     assert during.used > before.used
-    assert during.written >= during.used
-    assert stats.directories[during.path] > 0
     del kept
 
 

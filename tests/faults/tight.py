@@ -1,15 +1,19 @@
-"""A node with memory for one large task at a time: ``python -m tests.faults.tight GIGABYTES``.
+"""A node with memory for one large task: ``python -m tests.faults.tight GIGABYTES [joined]``.
 
-Prints a line of JSON: what became of six tasks of so many gigabytes each on four slots.
+Prints a line of JSON: what became of six tasks of so many gigabytes each on four slots. ``joined``:
+the node belongs to a cluster whose own settings retry such tasks endlessly.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import dask
@@ -18,6 +22,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import ray
+from ray.cluster_utils import Cluster
 
 import dask_exo
 from dask_exo.errors import OutOfMemoryError
@@ -35,25 +40,41 @@ def hungry(i: int, gigabytes: float) -> pd.DataFrame:
     return pd.DataFrame({"i": [i], "x": [large[-1]]})
 
 
-def run(gigabytes: float) -> dict[str, Any]:
-    """Compute on a Ray of our own that stops workers above a share of the machine's memory."""
+@contextlib.contextmanager
+def tight_ray(*, joined: bool) -> Iterator[None]:
+    """Start a Ray that stops workers above a share of the machine's memory, and connect to it."""
     memory = psutil.virtual_memory()
     most = (memory.total - memory.available + OF_RAY + FREE) / memory.total
+    limits = {
+        "memory_usage_threshold": most,
+        "memory_monitor_refresh_ms": 50,
+        "task_oom_retry_delay_base_ms": 100,
+    }
+    node = {"num_cpus": SLOTS, "object_store_memory": 100_000_000}
+    if joined:
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "_system_config": limits})
+        os.environ["RAY_task_oom_retries"] = "0"  # noqa: SIM112  instead of 3, to be quick
+        dask_exo.enable(address=cluster.address)
+        yield
+        dask_exo.disable()
+        cluster.shutdown()
+        return
     directory = tempfile.mkdtemp(prefix="exo-")
     ray.init(
         address="local",
-        num_cpus=SLOTS,
-        object_store_memory=100_000_000,
+        **node,
         include_dashboard=False,
         log_to_driver=False,
         _temp_dir=directory,
-        _system_config={
-            "memory_usage_threshold": most,
-            "memory_monitor_refresh_ms": 50,
-            "task_oom_retries": 1,
-            "task_oom_retry_delay_base_ms": 100,
-        },
+        _system_config={**limits, "task_oom_retries": 0},
     )
+    yield
+    ray.shutdown()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def run(gigabytes: float) -> dict[str, Any]:
+    """Compute; return what it was that came out."""
     meta = pd.DataFrame({"i": [0], "x": [0.0]})
     ddf = dd.from_map(hungry, range(TASKS), gigabytes=gigabytes, meta=meta)
     answer: dict[str, Any] = {"text": ""}
@@ -63,10 +84,9 @@ def run(gigabytes: float) -> dict[str, Any]:
         except OutOfMemoryError as error:
             answer["text"] = str(error)
     answer["gave way"] = [event.slots for event in stats.gave_way]
-    ray.shutdown()
-    shutil.rmtree(directory, ignore_errors=True)
     return answer
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(float(sys.argv[1]))))
+    with tight_ray(joined="joined" in sys.argv):
+        print(json.dumps(run(float(sys.argv[1]))))

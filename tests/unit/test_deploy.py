@@ -14,6 +14,8 @@ import ray
 import yaml
 from dask.utils import parse_bytes
 
+from dask_exo.cluster.on_ray.node_state import NODE_VARIABLES, spill_batch
+
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 # Options of `ray start` that a file uses are those that the installed Ray has.
 OPTION = re.compile(r"--([a-z][a-z-]+)=?")
@@ -76,3 +78,13 @@ def test_the_slurm_script_is_one(options) -> None:
     sizes = re.search(r"sizes=\(([^)]*)\)", text)[1]
     for name in OPTION.findall(sizes + " ".join(given)):
         assert f"--{name}" in options
+
+
+@pytest.mark.parametrize("name", ["kuberay.yaml", "ray-up.yaml", "slurm.sh"])
+def test_nodes_are_started_with_what_they_need(name: str) -> None:
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    for variable, value in NODE_VARIABLES.items():
+        assert re.search(rf'{variable}(=|, value: "){value}\b', text)
+    store = int(re.search(r'object-store-memory(?:=|: ")(\d+)', text)[1])
+    batch = int(re.search(r'RAY_min_spilling_size(?:=|, value: ")(\d+)', text)[1])
+    assert batch == spill_batch(store)

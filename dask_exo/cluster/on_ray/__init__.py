@@ -24,7 +24,13 @@ if TYPE_CHECKING:
         host,
         token,
     )
-    from dask_exo.cluster.on_ray.futures import RayFutures, export_ref, import_ref
+    from dask_exo.cluster.on_ray.futures import (
+        RayFutures,
+        export_ref,
+        import_ref,
+        warn_of_nodes,
+    )
+    from dask_exo.cluster.on_ray.node_state import lacking
     from dask_exo.cluster.on_ray.services import Service, export
     from dask_exo.cluster.on_ray.tasks import (
         check_submit_options,
@@ -47,11 +53,13 @@ __all__ = [
     "host",
     "import_ref",
     "in_background",
+    "lacking",
     "publish_scheduler",
     "published_scheduler",
     "running",
     "start",
     "token",
+    "warn_of_nodes",
 ]
 
 T = TypeVar("T")
@@ -66,6 +74,8 @@ _MODULES = {
     "RayFutures": "futures",
     "export_ref": "futures",
     "import_ref": "futures",
+    "warn_of_nodes": "futures",
+    "lacking": "node_state",
     "Service": "services",
     "export": "services",
     "check_submit_options": "tasks",

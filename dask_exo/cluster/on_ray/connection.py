@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +20,14 @@ from typing import Any, Literal
 import psutil
 import ray
 
-from dask_exo.cluster.futures import DiskUsage
+from dask_exo.cluster.on_ray.node_state import NODE_VARIABLES, spill_batch
 from dask_exo.cluster.on_ray.tasks import forget
 from dask_exo.cluster.on_ray.translation import check_connection, first_line
-from dask_exo.cluster.spilling import FULL, own, usable
+from dask_exo.cluster.spilling import own, usable
 from dask_exo.config import Config, from_files, without_effect
 from dask_exo.errors import ClusterError, ConfigError, SpillError, WorkerLostError
 
-# Large arrays reuse memory instead of fresh pages (3 → 12 GB/s measured). The two thresholds bound
-# that, so that a worker still returns the memory of a large partition.
-WORKER_ENVIRONMENT = {
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
-}
+WORKER_ENVIRONMENT = {**NODE_VARIABLES, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
 # Ray would retry a task that ran out of memory unchanged, forever. After these retries, dask_exo
 # runs it with fewer neighbours.
@@ -55,7 +47,7 @@ class Cluster:
 
     address: str
     directory: Path | None
-    spill: Directory | None = None
+    spill: Path | None = None
     settings: Mapping[str, Any] | None = None
 
     @property
@@ -171,8 +163,8 @@ def check_alive() -> None:
 
 def check_disk() -> None:
     """Raise `SpillError` if the private Ray cannot spill, which it would try forever."""
-    if _cluster and _cluster.spill and not os.access(_cluster.spill.path, os.W_OK):
-        path, what = str(_cluster.spill.path), "look at that disk, or set exo.spill-directory"
+    if _cluster and _cluster.spill and not os.access(_cluster.spill, os.W_OK):
+        path, what = str(_cluster.spill), "look at that disk, or set exo.spill-directory"
         raise SpillError(f"no value can be spilled, since {path!r} cannot be written: {what}")
 
 
@@ -181,9 +173,9 @@ def host() -> str:
     return "127.0.0.1" if private() else str(ray.util.get_node_ip_address())
 
 
-def disks() -> list[DiskUsage]:
-    """Return the spill directories, if this process started Ray."""
-    return [] if _cluster is None or _cluster.spill is None else [_cluster.spill.look()]
+def spill_directory() -> Path | None:
+    """Return the spill directory of a private Ray; None if this process joined a cluster."""
+    return _cluster.spill if _cluster is not None else None
 
 
 def disconnect() -> None:
@@ -195,7 +187,7 @@ def disconnect() -> None:
             ray.shutdown()
             ray._private.worker._worker_logs_enabled = True
             if _cluster.directory is not None and _cluster.spill is not None:
-                _remove(_cluster.directory, _cluster.spill.path)
+                _remove(_cluster.directory, _cluster.spill)
             _cluster = None
             _stopped.set()
 
@@ -208,7 +200,8 @@ def _remove(*directories: Path) -> None:
 def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
-        ray.init(address=address, **_logs(settings))
+        with _oom_retries():
+            ray.init(address=address, **_logs(settings))
     except Exception as error:
         raise ClusterError(
             f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "
@@ -217,6 +210,19 @@ def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
             f"private Ray"
         ) from error
     return Cluster(address, None, settings=settings)
+
+
+@contextlib.contextmanager
+def _oom_retries() -> Iterator[None]:
+    """Limit the retries of this process's tasks, unless the environment does; Ray reads it once."""
+    name = "RAY_task_oom_retries"
+    is_set = name in os.environ
+    os.environ.setdefault(name, str(OOM_RETRIES))
+    try:
+        yield
+    finally:
+        if not is_set:
+            del os.environ[name]
 
 
 def _logs(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,6 +286,7 @@ def _start(config: Config, *, longer: bool = False) -> Cluster:
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     atexit.register(disconnect)  # a program that ends without disconnecting leaves nothing behind
     spill = own(spill_parent or directory)
+    store = config.object_store_memory or int(0.3 * psutil.virtual_memory().total)  # as Ray does
     limits = {"RAY_gcs_server_port_wait_time_s": "120"} if longer else {}
     added = (WORKER_ENVIRONMENT | limits).keys() - os.environ.keys()
     os.environ.update(WORKER_ENVIRONMENT | dict(os.environ) | limits)
@@ -294,7 +301,7 @@ def _start(config: Config, *, longer: bool = False) -> Cluster:
             _temp_dir=str(directory),
             object_spilling_directory=str(spill),
             _system_config={
-                "min_spilling_size": _spill_batch(config.object_store_memory),
+                "min_spilling_size": spill_batch(store),
                 "task_oom_retries": OOM_RETRIES,
                 # workers import it at their start, not while the first task waits
                 "preload_python_modules": ["dask_exo.cluster.on_ray.tasks"],
@@ -321,53 +328,4 @@ def _start(config: Config, *, longer: bool = False) -> Cluster:
         for name in added:
             os.environ.pop(name, None)
     context = ray.get_runtime_context()
-    disk = Directory(spill, context.get_node_id())
-    return Cluster(context.gcs_address, directory, disk, config.cluster)
-
-
-def _spill_batch(store: int | None) -> int:
-    """Return the bytes that Ray spills at a time: a quarter of the store, at least 100 MB.
-
-    When the store is full, Ray spills whatever no task is reading, even blocks that wait for their
-    merge. So with fewer batches, less is spilled twice (measured: 1.24 → 1.07 times the data).
-    """
-    store = store or int(0.3 * psutil.virtual_memory().total)  # Ray's own default
-    return max(100 * 2**20, store // 4)
-
-
-class Directory:
-    """Spill directory of one node, whose files show how many bytes are spilled where.
-
-    Ray writes one file per batch, and removes it with the last object in it. A file that appears
-    and disappears between two measurements is not counted. Ray uses only the first of several spill
-    directories of a node (2.60). To use several disks, combine them into one file system, or run
-    several nodes.
-    """
-
-    def __init__(self, path: Path, node: str) -> None:
-        self.path, self._folder = path, path / f"ray_spilled_objects_{node}"
-        self._sizes: dict[str, int] = {}
-        self._removed_bytes = 0
-        self._lock = threading.Lock()
-
-    def look(self) -> DiskUsage:
-        """Return the bytes in the directory now, and written in total."""
-        with self._lock:
-            sizes = _files(self._folder)
-            self._removed_bytes += sum(
-                size for name, size in self._sizes.items() if name not in sizes
-            )
-            self._sizes = sizes
-            used, disk = sum(sizes.values()), shutil.disk_usage(self.path)
-            room = max(0, disk.free - int((1 - FULL) * disk.total))
-            return DiskUsage(str(self.path), used, used + self._removed_bytes, room)
-
-
-def _files(folder: Path) -> dict[str, int]:
-    """Return the size of each file, by name; empty if there is no such folder."""
-    sizes = {}
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                sizes[entry.name] = entry.stat().st_size
-    return sizes
+    return Cluster(context.gcs_address, directory, spill, config.cluster)

@@ -10,10 +10,12 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -39,7 +41,14 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.on_ray import tasks
-from dask_exo.cluster.on_ray.connection import alive, check_alive, check_disk, died, disks, private
+from dask_exo.cluster.on_ray.connection import (
+    alive,
+    check_alive,
+    check_disk,
+    died,
+    spill_directory,
+)
+from dask_exo.cluster.on_ray.node_state import NodeStates, Reporter, look
 from dask_exo.cluster.on_ray.translation import (
     check_connection,
     first_line,
@@ -57,6 +66,9 @@ TURN = 0.5  # seconds after which a wait lets an error of a signal's handler thr
 SPILLED_ABOVE = 0.8  # of a store: below it, Ray spills nothing
 KEPT = 5.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
+
+
+_reporter = Reporter()  # of this worker
 
 
 @lru_cache(1)
@@ -79,21 +91,22 @@ def _listen() -> None:
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
     _listen()
-    with on_node(_node()), tasks.attempt(fn.__name__):
+    with on_node(_node()), _reporter.running(), tasks.attempt(fn.__name__):
         return sealed(fn(*args))
 
 
 def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
     _listen()
-    with on_node(_node()), tasks.attempt(fn.__name__):
+    with on_node(_node()), _reporter.running(), tasks.attempt(fn.__name__):
         return list(map(sealed, fn(*args)))
 
 
 def _iterate(fn: Callable[..., Iterator[Any]], *args: Any, seed: str = "") -> Iterator[Any]:
     _listen()
     tasks.begin(fn.__name__, seed)
-    for value in fn(*args):
-        yield sealed(value)
+    with _reporter.running():
+        for value in fn(*args):
+            yield sealed(value)
 
 
 def _only(fn: Callable[..., Any], *args: Any) -> Any:
@@ -123,6 +136,7 @@ class GrowingTotal:
 
 
 _spilled, _restored = GrowingTotal(), GrowingTotal()
+_states = NodeStates()
 
 
 class _Process:
@@ -311,11 +325,17 @@ class RayFutures(Futures):
         nodes = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
         if not nodes:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
-        room = next((disk.room for disk in disks()), None)
-        found = sorted((n["NodeID"], n["Resources"]) for n in nodes)
+        rooms = {name: disk.room for name, disk in _disks(nodes).items()}
         return [
-            Node(name, int(has["CPU"]), int(has.get("object_store_memory", 0)), room, dict(has))
-            for name, has in found
+            Node(
+                node["NodeID"],
+                int(node["Resources"]["CPU"]),
+                int(node["Resources"].get("object_store_memory", 0)),
+                rooms.get(node["NodeID"]),
+                dict(node["Resources"]),
+                "" if spill_directory() else node["NodeManagerAddress"],
+            )
+            for node in sorted(nodes, key=lambda node: node["NodeID"])
         ]
 
     def store(self) -> StoreUsage:
@@ -340,12 +360,13 @@ class RayFutures(Futures):
         )
 
     def disks(self) -> list[DiskUsage]:
-        """See `Futures.disks`; those of a Ray that this process has started."""
-        return disks()
+        """See `Futures.disks`."""
+        return list(_disks(alive()).values())
 
     def memory(self) -> float | None:
-        """See `Futures.memory`; known only for a private Ray, which runs on this machine."""
-        return used_share() if private() else None
+        """See `Futures.memory`; this machine's, and that of nodes which run calls."""
+        nodes = [] if spill_directory() else [node["NodeID"] for node in alive()]
+        return max([used_share(), *_states.memory(nodes).values()])
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""
@@ -366,6 +387,35 @@ class RayFutures(Futures):
     def recomputed(self) -> list[OutputDigest]:
         """See `Futures.recomputed`."""
         return [] if died() else tasks.recomputed()
+
+
+def _disks(nodes: Sequence[dict[str, Any]]) -> dict[str, DiskUsage]:
+    """Return the known spill directories of some nodes, by their ids."""
+    spill = spill_directory()
+    if spill is not None:
+        return {node["NodeID"]: look(spill, node["NodeID"]) for node in nodes}
+    hosts = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
+    _states.ask(hosts)
+    return {
+        node: DiskUsage(one.spill, one.used, one.room, hosts[node])
+        for node, one in _states.read(hosts).items()
+        if one.spill
+    }
+
+
+def warn_of_nodes() -> None:
+    """Warn of what the nodes of a joined cluster should have been started with."""
+    hosts = {n["NodeID"]: n["NodeManagerAddress"] for n in alive() if n["Resources"].get("CPU")}
+    _states.ask(hosts)
+    states = _states.read(hosts)
+    lacking = {hosts[node]: one.lacks for node, one in states.items() if one.lacks}
+    if lacking:
+        variables = " ".join(dict.fromkeys(chain.from_iterable(lacking.values())))
+        warnings.warn(
+            f"Ray was started on {', '.join(lacking)} without variables that dask_exo needs to be "
+            f"fast and exact: export {variables} before `ray start` (docs/deployment.md)",
+            stacklevel=2,
+        )
 
 
 def _near(node: str) -> NodeAffinitySchedulingStrategy:

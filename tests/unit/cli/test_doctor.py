@@ -38,7 +38,6 @@ WELL = Machine(
     spill=DISK,
     open_files=65536,
     huge_pages="madvise",
-    allocator={"MALLOC_TRIM_THRESHOLD_": "1073741824"},
 )
 PROGRAM = ProgramFacts(
     {"python": ">=3.11", "ray": ">=2.50", "dask": ">=2026.1"}, VERSIONS, algorithms=("push",)
@@ -91,7 +90,10 @@ PLANTED = {
     "slow spill disk": (spill(write=20e6), "warn", "spilling", "19.07 MiB/s", "quicker"),
     "few open files": (here(open_files=1024), "warn", "open files", "1024", "ulimit -n"),
     "huge pages always": (here(huge_pages="always"), "warn", "huge pages", "2 MB", "madvise"),
-    "plain allocator": (here(allocator={}), "warn", "allocator", "", "MALLOC_TRIM_THRESHOLD_"),
+    "plain start": (
+        here(lacks=("PYTHONHASHSEED=0",)),
+        "warn", "environment", "without PYTHONHASHSEED", "export PYTHONHASHSEED=0 before"
+    ),
     "GPU without cupy": (here(gpus=1), "warn", "GPU", "Ray knows 1", "dask-exo[gpu]"),
     "GPU that is not there": (
         here(gpus=2, cupy=True, devices=1), "warn", "GPU", "sees 1", "exo.num-gpus"
@@ -154,7 +156,7 @@ class Spilling(InlineFutures):
         self.path = path
 
     def disks(self) -> list[DiskUsage]:
-        return [DiskUsage(self.path, 0, 0, 10**12)]
+        return [DiskUsage(self.path, 0, 10**12)]
 
 
 def test_facts_are_those_of_this_machine(tmp_path) -> None:

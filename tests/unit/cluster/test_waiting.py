@@ -71,20 +71,20 @@ def test_where_something_may_still_happen_it_is_no_stall(seen) -> None:
         (snapshot(LACKS, gone=["n2"]), r"no node has 1 GPU \(lost: n2\)"),
         (snapshot(WAITS, nodes={}), "no node has 1 CPU; none"),
         (snapshot(TaskStatus("running", CPU, "n2"), gone=["n2"]), r"nodes have died \(lost: n2\)"),
-        (snapshot(WAITS, full="/spill"), r"the disk of '/spill' is full.* exo\.spill-directory"),
+        (snapshot(WAITS, full="'/spill'"), r"the disk of '/spill' is full.* exo\.spill-directory"),
         (snapshot(WAITS, used=960_000_000), r"the object store is full.* exo\.object-store-memory"),
         (snapshot(WAITS), "other programs, or idle actors, hold"),
         (snapshot(WAITS, spilled=10**6), "other programs, or idle actors, hold"),
         (snapshot(WAITS, free=FREE), "other programs, or idle actors, hold"),
         (
-            snapshot(WAITS, free=FREE, spilled=10**7, place="/spill"),
+            snapshot(WAITS, free=FREE, spilled=10**7, place="'/spill'"),
             (
                 r"there are free slots, so inputs are missing.*9.54 MiB .*"
                 r"written to disk \(in '/spill'\)"
             ),
         ),
         (
-            snapshot(SPILLED, spilled=10**7, place="/spill"),
+            snapshot(SPILLED, spilled=10**7, place="'/spill'"),
             r"these values were written to disk \(in '/spill'\), and their files have been removed",
         ),
         (snapshot(ENDED), "the cluster reports that they have ended, but does not return"),
