@@ -170,7 +170,7 @@ class HandoverFutures(Futures):
 
     def memory(self) -> float | None:
         """See `Futures.memory`."""
-        return max((one.memory() or 0.0 for one in self._both), default=None)
+        return max(one.memory() or 0.0 for one in self._both)
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
         """See `Futures.activity`."""

@@ -119,10 +119,8 @@ class SpillingStore:
         """Return the directory for spilled values, once there is one."""
         if self._directory is None:
             return []
-        disk = shutil.disk_usage(self._directory)
-        room = max(0, disk.free - int((1 - FULL) * disk.total))
         used = sum(nbytes for _, nbytes in self._files.copy().values())
-        return [DiskUsage(str(self._directory), used, room)]
+        return [DiskUsage(str(self._directory), used, room(self._directory))]
 
     def _forget_dropped(self) -> None:
         """Subtract the values whose refs have been dropped; remove their files."""
@@ -203,6 +201,12 @@ def _read(file: Path) -> Any:
     from distributed.protocol.serialize import deserialize_bytes
 
     return deserialize_bytes(file.read_bytes())
+
+
+def room(directory: Path) -> int:
+    """Return the bytes that may be written to a directory before its disk counts as full."""
+    disk = shutil.disk_usage(directory)
+    return max(0, disk.free - int((1 - FULL) * disk.total))
 
 
 def usable(path: str) -> Path:

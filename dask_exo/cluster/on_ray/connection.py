@@ -173,7 +173,7 @@ def host() -> str:
     return "127.0.0.1" if private() else str(ray.util.get_node_ip_address())
 
 
-def spill_directory() -> Path | None:
+def private_spill_directory() -> Path | None:
     """Return the spill directory of a private Ray; None if this process joined a cluster."""
     return _cluster.spill if _cluster is not None else None
 

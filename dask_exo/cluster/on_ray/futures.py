@@ -46,9 +46,9 @@ from dask_exo.cluster.on_ray.connection import (
     check_alive,
     check_disk,
     died,
-    spill_directory,
+    private_spill_directory,
 )
-from dask_exo.cluster.on_ray.node_state import NodeStates, Reporter, look
+from dask_exo.cluster.on_ray.node_state import NodeStates, Reporter, look, own_node
 from dask_exo.cluster.on_ray.translation import (
     check_connection,
     first_line,
@@ -72,12 +72,6 @@ _reporter = Reporter()  # of this worker
 
 
 @lru_cache(1)
-def _node() -> str:
-    """Return the id of the node of this worker process."""
-    return str(ray.get_runtime_context().get_node_id())
-
-
-@lru_cache(1)
 def _listen() -> None:
     """Let this worker be interrupted: Ray cancels tasks by interrupts.
 
@@ -91,13 +85,13 @@ def _listen() -> None:
 
 def _call(fn: Callable[..., Any], *args: Any) -> Any:
     _listen()
-    with on_node(_node()), _reporter.running(), tasks.attempt(fn.__name__):
+    with on_node(own_node()), _reporter.running(), tasks.attempt(fn.__name__):
         return sealed(fn(*args))
 
 
 def _split(fn: Callable[..., Sequence[Any]], *args: Any) -> list[Any]:
     _listen()
-    with on_node(_node()), _reporter.running(), tasks.attempt(fn.__name__):
+    with on_node(own_node()), _reporter.running(), tasks.attempt(fn.__name__):
         return list(map(sealed, fn(*args)))
 
 
@@ -333,7 +327,7 @@ class RayFutures(Futures):
                 int(node["Resources"].get("object_store_memory", 0)),
                 rooms.get(node["NodeID"]),
                 dict(node["Resources"]),
-                "" if spill_directory() else node["NodeManagerAddress"],
+                "" if private_spill_directory() else node["NodeManagerAddress"],
             )
             for node in sorted(nodes, key=lambda node: node["NodeID"])
         ]
@@ -365,7 +359,7 @@ class RayFutures(Futures):
 
     def memory(self) -> float | None:
         """See `Futures.memory`; this machine's, and that of nodes which run calls."""
-        nodes = [] if spill_directory() else [node["NodeID"] for node in alive()]
+        nodes = [] if private_spill_directory() else [node["NodeID"] for node in alive()]
         return max([used_share(), *_states.memory(nodes).values()])
 
     def activity(self, refs: Sequence[Ref]) -> Activity:
@@ -391,7 +385,7 @@ class RayFutures(Futures):
 
 def _disks(nodes: Sequence[dict[str, Any]]) -> dict[str, DiskUsage]:
     """Return the known spill directories of some nodes, by their ids."""
-    spill = spill_directory()
+    spill = private_spill_directory()
     if spill is not None:
         return {node["NodeID"]: look(spill, node["NodeID"]) for node in nodes}
     hosts = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +26,7 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dask_exo.cluster.futures import DiskUsage
-from dask_exo.cluster.spilling import FULL, used_share
+from dask_exo.cluster.spilling import room, used_share
 from dask_exo.events import wall_time
 
 INTERVAL = 1.0  # seconds between two reports of a node, and between two looks of the driver
@@ -78,8 +77,7 @@ def look(spill: Path, node: str) -> DiskUsage:
         for file in files:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 used += file.stat().st_size
-    disk = shutil.disk_usage(spill)
-    return DiskUsage(str(spill), used, max(0, disk.free - int((1 - FULL) * disk.total)))
+    return DiskUsage(str(spill), used, room(spill))
 
 
 def spill_batch(store: int) -> int:
@@ -103,7 +101,7 @@ def spill_directory() -> str:
 def lacking() -> tuple[str, ...]:
     """Return the variables that the node of this worker should have been started with."""
     lacks = [f"{name}={value}" for name, value in NODE_VARIABLES.items() if name not in os.environ]
-    (here,) = [node["Resources"] for node in ray.nodes() if node["NodeID"] == _node()]
+    (here,) = [node["Resources"] for node in ray.nodes() if node["NodeID"] == own_node()]
     wanted = spill_batch(int(here.get("object_store_memory", 0)))
     given = state.get_system_config().get("min_spilling_size")
     with contextlib.suppress(psutil.Error):  # the node belongs to another user
@@ -119,17 +117,18 @@ def _raylet() -> psutil.Process:
     return next((p for p in here.parents() if p.name().startswith("raylet")), here)
 
 
-def _node() -> str:
+@lru_cache(1)
+def own_node() -> str:
+    """Return the id of the node of this worker process."""
     return str(ray.get_runtime_context().get_node_id())
 
 
 def report() -> None:
     """Put the state of this worker's node into the key-value store."""
-    found = NodeState(wall_time(), used_share(), lacks=lacking())
-    if spill := spill_directory():
-        disk = look(Path(spill), _node())
-        found = NodeState(found.time, found.memory, spill, disk.used, disk.room, found.lacks)
-    internal_kv._internal_kv_put(_node(), json.dumps(asdict(found)), namespace=_PLACE)
+    spill = spill_directory()
+    disk = look(Path(spill), own_node()) if spill else DiskUsage("", 0, 0)
+    found = NodeState(wall_time(), used_share(), spill, disk.used, disk.room, lacking())
+    internal_kv._internal_kv_put(own_node(), json.dumps(asdict(found)), namespace=_PLACE)
 
 
 class Reporter:
@@ -157,7 +156,7 @@ class Reporter:
 
     def _work(self) -> None:
         node: Any = ray._private.worker._global_node
-        turn = Path(node.get_session_dir_path()) / f"dask_exo-{_node()}"
+        turn = Path(node.get_session_dir_path()) / f"dask_exo-{own_node()}"
         while self._runs.wait():
             with contextlib.suppress(Exception):  # Ray ends, or does not answer: the next may work
                 if not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL:
