@@ -19,7 +19,7 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (42_742, 42_742),
+    "lines of the package": (42_741, 42_741),
     "files of the package": (193, 193),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ray.cluster_utils import Cluster
 
 from dask_exo.cluster.on_ray.connection import WORKER_ENVIRONMENT
 from tests._data import run_python
@@ -43,50 +43,73 @@ assert 0 < futures.memory() < 1
 assert futures.memory() >= max(states.values()) - 0.05
 used = {disk.path: disk.used for disk in futures.disks()}
 assert min(used.values()) > 50e6, used
-time.sleep(6)
+time.sleep(8)
 assert on_ray_futures._states.memory([node.id for node in nodes]) == {}  # idle ones are unknown
 print("seen")
 dask_exo.disable()
 """
 
 
-@contextlib.contextmanager
-def started(*spill: Path, **head: object) -> Iterator[str]:
-    """Start a node of two slots for each spill directory; yield the address of the cluster."""
-    cluster = Cluster()
-    try:
-        for number, path in enumerate(spill):
-            path.mkdir()
-            options = {"object_store_memory": 200_000_000, **({} if number else head)}
-            cluster.add_node(wait=True, num_cpus=2, object_spilling_directory=str(path), **options)
-        yield str(cluster.address)
-    finally:
-        cluster.shutdown()
+TESTS = """
+import os, sys, pytest
+os.environ["DASK_EXO_TEST_ADDRESS"] = sys.argv[1]
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+NODES = """
+import json, subprocess, sys
+from ray.cluster_utils import Cluster
+
+nodes, command = json.loads(sys.argv[1]), sys.argv[2:]
+cluster = Cluster()
+for node in nodes:
+    cluster.add_node(wait=True, num_cpus=2, **node)
+status = subprocess.run([word.replace("ADDRESS", cluster.address) for word in command]).returncode
+cluster.shutdown()
+sys.exit(status)
+"""
+
+
+def run_beside(nodes: list[dict[str, object]], *command: object, **options: Any) -> str:
+    """Run Python with a command beside nodes of two slots; return its output.
+
+    ``ADDRESS`` in the command stands for the address of the cluster. A process of its own starts
+    the nodes, for Ray's `Cluster` resets the connection of the process that it is in.
+    """
+    for node in nodes:
+        Path(str(node["object_spilling_directory"])).mkdir()
+    words = [sys.executable, *map(str, command)]
+    done = run_python("-c", NODES, json.dumps(nodes), *words, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_memory_and_disks_of_all_nodes_are_known(tmp_path: Path, monkeypatch) -> None:
     for name in WORKER_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    paths = tmp_path / "a", tmp_path / "b"
-    with started(*paths) as address:
-        done = run_python("-c", SEEN, address, *paths)
-    assert done.stdout.splitlines()[-1] == "seen", done.stdout + done.stderr
-    assert "export MALLOC_MMAP_THRESHOLD_=1073741824" in done.stdout
-    assert "PYTHONHASHSEED=0" in done.stdout
-    assert "before `ray start`" in done.stdout
+    paths = [str(tmp_path / name) for name in "ab"]
+    store = {"object_store_memory": 200_000_000}
+    nodes = [{**store, "object_spilling_directory": path} for path in paths]
+    output = run_beside(nodes, "-c", SEEN, "ADDRESS", *paths)
+    assert output.splitlines()[-1] == "seen", output
+    assert "export MALLOC_MMAP_THRESHOLD_=1073741824" in output
+    assert "PYTHONHASHSEED=0" in output
+    assert "before `ray start`" in output
 
 
 def test_the_tests_of_disks_pass_on_a_joined_cluster(tmp_path: Path, monkeypatch) -> None:
     for name, value in WORKER_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    config = {"min_spilling_size": 100 * 2**20}
-    spill = tmp_path / "spill"
-    with started(spill, object_store_memory=300_000_000, _system_config=config) as address:
-        done = run_python(
-            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::UserWarning"),
-            Path(__file__).with_name("test_disks.py"),
-            timeout=400,
-            DASK_EXO_TEST_ADDRESS=address,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "passed" in done.stdout
+    node = {
+        "object_spilling_directory": str(tmp_path / "spill"),
+        "object_store_memory": 300_000_000,
+        "_system_config": {"min_spilling_size": 100 * 2**20},
+    }
+    output = run_beside(
+        [node],
+        *("-c", TESTS, "ADDRESS"),
+        *("-q", "-p", "no:cacheprovider", "-W", "error::UserWarning"),
+        Path(__file__).with_name("test_disks.py"),
+        timeout=400,
+    )
+    assert "passed" in output

@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ class NodeStates:
     def __init__(self) -> None:
         self._asked: set[str] = set()
         self._states: dict[str, NodeState] = {}
-        self._changed: dict[str, float] = {}  # node → time here at which a report was new
+        self._offset: dict[str, float] = {}  # node → clock here less the clock of its reports
         self._due = 0.0
 
     def ask(self, nodes: Collection[str]) -> None:
@@ -201,9 +202,8 @@ class NodeStates:
 
     def memory(self, nodes: Collection[str]) -> dict[str, float]:
         """Return the used share of memory of the nodes that have reported just now."""
-        recent = time.monotonic() - OLD
-        found = self.read(nodes).items()
-        return {node: one.memory for node, one in found if self._changed[node] > recent}
+        found, since = self.read(nodes).items(), time.monotonic() - OLD
+        return {n: s.memory for n, s in found if s.time + self._offset.get(n, -inf) > since}
 
     def _update(self, nodes: Collection[str], now: float) -> None:
         client = internal_kv.internal_kv_get_gcs_client()
@@ -212,10 +212,9 @@ class NodeStates:
             fields = json.loads(text)
             one = NodeState(**{**fields, "lacks": tuple(fields["lacks"])})
             name = node.decode()
-            if self._states.get(name) != one:
-                # what was there before the first look may be old: clocks of nodes differ
-                self._changed[name] = now if name in self._states else now - OLD
-                self._states[name] = one
+            if self._states.get(name, one) != one:  # only a change says how old reports are
+                self._offset[name] = min(self._offset.get(name, inf), now - one.time)
+            self._states[name] = one
 
 
 _remote_report = ray.remote(report)
