@@ -62,11 +62,13 @@ from ray.cluster_utils import Cluster
 
 nodes, command = json.loads(sys.argv[1]), sys.argv[2:]
 cluster = Cluster()
-for node in nodes:
-    cluster.add_node(wait=True, num_cpus=2, **node)
-status = subprocess.run([word.replace("ADDRESS", cluster.address) for word in command]).returncode
-cluster.shutdown()
-sys.exit(status)
+try:
+    for node in nodes:
+        cluster.add_node(wait=True, num_cpus=2, **node)
+    done = subprocess.run([word.replace("ADDRESS", cluster.address) for word in command])
+finally:
+    cluster.shutdown()
+sys.exit(done.returncode)
 """
 
 
