@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dask_exo.config import register_defaults
 from dask_exo.dataframe.accessor import register_accessors
 from dask_exo.dataframe.gpu_backend import register as register_backend
+from dask_exo.dataframe.publish import published
 from dask_exo.enable import disable, enable, get, register
 from dask_exo.execution.requests import options
 from dask_exo.planning.annotations import Rollback
@@ -36,6 +37,7 @@ __all__ = [
     "options",
     "performance_report",
     "progress",
+    "published",
 ]
 
 _LATER = {

@@ -1,4 +1,4 @@
-"""``dask exo``: the commands bench, checkpoints, doctor, report, sort and top.
+"""``dask exo``: the commands bench, checkpoints, doctor, published, report, sort and top.
 
 Dask imports this module for each of its own commands, so functions import slow modules.
 """
@@ -148,6 +148,59 @@ def top(url: str | None, *, once: bool) -> None:
 
     with contextlib.suppress(KeyboardInterrupt):
         watch(url, once=once)
+
+
+@main.group()
+def published() -> None:
+    """List or delete collections that programs have published on a Ray cluster."""
+
+
+_address = click.option(
+    "--address", help="The Ray cluster; the default is exo.address, or the one of this machine."
+)
+
+
+@contextlib.contextmanager
+def _joined(address: str | None) -> Iterator[None]:
+    """Join a cluster, for a block."""
+    import dask_exo
+
+    with (
+        dask.config.set({"exo.report.live": False}),
+        dask_exo.enable(address or Config.current().address or "auto"),
+    ):
+        yield
+
+
+@published.command("list")
+@_address
+def list_published(*, address: str | None) -> None:
+    """List what is published on the cluster."""
+    from dask_exo.cluster import on_ray
+
+    with _joined(address):
+        found = on_ray.publications()
+    click.echo(f"{'partitions':>10}  {'rows':>14}  {'size':>12}  {'published':<16}  name")
+    for one in found:
+        rows = "?" if one.rows is None else f"{one.rows:,}"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.time))
+        size = format_bytes(one.nbytes)
+        click.echo(f"{one.partitions:>10,}  {rows:>14}  {size:>12}  {when:<16}  {one.name}")
+    total = format_bytes(sum(one.nbytes for one in found))
+    click.echo(f"{len(found)} collections, {total}")
+
+
+@published.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@_address
+def delete_published(names: tuple[str, ...], *, address: str | None) -> None:
+    """Delete publications; programs that read them keep the values until they end."""
+    from dask_exo.cluster import on_ray
+
+    with _joined(address):
+        for name in names:
+            one = on_ray.delete_publication(name)
+            click.echo(f"deleted {name}, {format_bytes(one.nbytes)}")
 
 
 @main.group()

@@ -13,6 +13,7 @@ from dask.utils import M
 from dask_exo import validation
 from dask_exo.dask_adapter import Merge, new_collection
 from dask_exo.dataframe.groupby import GroupBy
+from dask_exo.dataframe.publish import PublishMethods
 from dask_exo.dataframe.sort import SortMethods
 from dask_exo.dataframe.to_parquet import OutputMethods
 from dask_exo.errors import MergeArgumentError
@@ -28,7 +29,7 @@ _OPTIONS = frozenset(inspect.signature(options).parameters)
 _OF_DASK = frozenset({*inspect.signature(dd.map_partitions).parameters, "token"})
 
 
-class Accessor:
+class Accessor(PublishMethods):
     """Methods of DataFrame and Series; the repr lists all of a namespace."""
 
     def __init__(self, collection: Any) -> None:

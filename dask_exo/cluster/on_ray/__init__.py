@@ -31,6 +31,14 @@ if TYPE_CHECKING:
         warn_of_nodes,
     )
     from dask_exo.cluster.on_ray.node_state import lacking
+    from dask_exo.cluster.on_ray.publication import (
+        Publication,
+        check_publication,
+        delete_publication,
+        publications,
+        publish_values,
+        published_values,
+    )
     from dask_exo.cluster.on_ray.services import Service, export
     from dask_exo.cluster.on_ray.tasks import (
         check_submit_options,
@@ -40,12 +48,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
+    "Publication",
     "RayFutures",
     "Service",
     "await_start",
     "check_effect",
+    "check_publication",
     "check_submit_options",
     "connect",
+    "delete_publication",
     "disconnect",
     "export",
     "export_ref",
@@ -54,8 +65,11 @@ __all__ = [
     "import_ref",
     "in_background",
     "lacking",
+    "publications",
     "publish_scheduler",
+    "publish_values",
     "published_scheduler",
+    "published_values",
     "running",
     "start",
     "token",
@@ -76,6 +90,12 @@ _MODULES = {
     "import_ref": "futures",
     "warn_of_nodes": "futures",
     "lacking": "node_state",
+    "Publication": "publication",
+    "check_publication": "publication",
+    "delete_publication": "publication",
+    "publications": "publication",
+    "publish_values": "publication",
+    "published_values": "publication",
     "Service": "services",
     "export": "services",
     "check_submit_options": "tasks",
