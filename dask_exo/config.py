@@ -107,6 +107,7 @@ class Config:
     stream_memory_fraction: float = _key("stream.memory-fraction")
     stream_target: int = _key("stream.target-partition-size", _bytes)
     stall_timeout: float | None = _key("fault.stall-timeout", _seconds)
+    node_timeout: float | None = _key("fault.node-timeout", _seconds)
     nondeterminism: str = _key("fault.nondeterminism")
     checkpoint_path: str | None = _key("checkpoint.path")
     checkpoint_keep: str = _key("checkpoint.keep")

@@ -14,13 +14,14 @@ Exoshuffle section 3.3.1.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from dask_exo.cluster.resources import Wants
 from dask_exo.cluster.task_status import Activity, OutputDigest
 from dask_exo.errors import ClusterError
 
@@ -179,6 +180,7 @@ class Futures(Protocol):
     calls: int  # tasks submitted so far
     objects: int  # refs created so far, without those of generator tasks
     shares_memory: bool  # `get` returns the objects that tasks read, and no copies
+    elastic: bool = False  # nodes may join or leave while a program runs
 
     @property
     def now(self) -> float:
@@ -282,6 +284,17 @@ class Futures(Protocol):
 
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """Return the amount of each resource of the whole cluster, or of its free part."""
+
+    def rescue(self, refs: Collection[Ref]) -> None:
+        """Copy those of some values to other nodes that only nodes have which are about to end."""
+
+    def ask(self, who: str, wants: Wants) -> bool:  # noqa: ARG002  most clusters do not grow
+        """Ask for nodes that run so many tasks at the same time; empty wants take it back.
+
+        They replace what ``who`` has asked for before. Return whether the cluster may get nodes
+        for all of them.
+        """
+        return False
 
     def store(self) -> StoreUsage:
         """Return the use of the object stores, and the bytes that they have spilled.

@@ -7,7 +7,7 @@ process are copied into the store of the cluster when a task there needs them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from dask_exo.cluster.futures import (
 )
 from dask_exo.cluster.local import LOCAL_NODE, LocalFutures
 from dask_exo.cluster.ownership import isolated
+from dask_exo.cluster.resources import Wants
 from dask_exo.cluster.spilling import StoredRef
 from dask_exo.cluster.task_status import Activity, OutputDigest
 
@@ -154,6 +155,19 @@ class HandoverFutures(Futures):
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """See `Futures.resources`; of the nodes on which tasks run now."""
         return self._both[-1].resources(free=free)
+
+    @property
+    def elastic(self) -> bool:  # type: ignore[override]
+        """See `Futures.elastic`."""
+        return self._both[-1].elastic
+
+    def rescue(self, refs: Collection[Ref]) -> None:
+        """See `Futures.rescue`."""
+        self._both[-1].rescue(_divided(list(refs))[1])
+
+    def ask(self, who: str, wants: Wants) -> bool:
+        """See `Futures.ask`."""
+        return self._both[-1].ask(who, wants)
 
     def store(self) -> StoreUsage:
         """See `Futures.store`; the sum of both."""

@@ -9,6 +9,12 @@ from typing import Any, NamedTuple
 Resources = Mapping[str, float]
 """Amount of each resource, by name ("CPU", "GPU", others)."""
 
+Amounts = tuple[tuple[str, float], ...]
+"""Resources that a task requests, sorted and without zeros."""
+
+Wants = Mapping[Amounts, int]
+"""Number of tasks to run at the same time, by the resources that each requests."""
+
 
 def fits(available: Resources, requested: Resources) -> bool:
     """Return whether the available amount of each requested resource suffices.
@@ -50,6 +56,17 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, float]:
     return {name: amount for name, amount in resources.items() if amount}
 
 
+def amounts_of(options: Mapping[str, Any]) -> Amounts:
+    """Return the same as `resources_of`, sorted, to count tasks by it.
+
+    Examples
+    --------
+    >>> amounts_of({"num_gpus": 1})
+    (('CPU', 1), ('GPU', 1))
+    """
+    return tuple(sorted(resources_of(options).items()))
+
+
 def submit_options(resources: Resources) -> dict[str, Any]:
     """Return the options of a task that requests these resources; see `resources_of`.
 
@@ -66,7 +83,7 @@ def submit_options(resources: Resources) -> dict[str, Any]:
 class ResourceRequest(NamedTuple):
     """Resources that a task requests of one node, and the actors that run it."""
 
-    amounts: tuple[tuple[str, float], ...] = (("CPU", 1.0),)  # sorted, without zeros
+    amounts: Amounts = (("CPU", 1.0),)
     on_actors: bool = False  # instead of stateless workers
     min_actors: int = 0
     max_actors: int | None = None  # None: as many as the cluster can run

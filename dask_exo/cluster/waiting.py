@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dask_exo.cluster.futures import FetchTimeoutError, Futures, Node, Ref
+from dask_exo.cluster.resources import ONE_CPU, Amounts, ResourceRequest, fits
 from dask_exo.cluster.task_status import Activity, Snapshot, diagnose
-from dask_exo.errors import StalledError
+from dask_exo.errors import ClusterError, StalledError
 
 T = TypeVar("T")
 
@@ -17,6 +20,7 @@ Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
 """Function that waits for some refs, at most a number of seconds; see `Futures.wait`."""
 
 MOMENT = 0.01  # shortest wait for a value, in seconds
+NODE_INTERVAL = 1.0  # seconds between two looks for a node that has to start
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,49 @@ def _alive(futures: Futures) -> list[Node]:
         return futures.nodes()
     except ConnectionError:
         return []
+
+
+def await_nodes(futures: Futures, requests: Collection[Amounts], limit: float | None) -> list[Node]:
+    """Return the nodes, once each of some requests fits one of them.
+
+    Wait for nodes only where the cluster starts them on demand, at most ``limit`` seconds.
+
+    Raises
+    ------
+    ClusterError
+        They have not joined within the limit; or there is no node at all.
+    """
+    who, end, told = f"start {uuid.uuid4().hex}", futures.now + (limit or 0.0), False
+    try:
+        while futures.elastic and limit and (missing := _missing(futures, requests)):
+            if not futures.ask(who, dict.fromkeys(missing, 1)):
+                break  # the caller knows what to say
+            what = " and ".join(map(str, map(ResourceRequest, missing)))
+            keys = f"within {limit:.0f} s (exo.fault.node-timeout)"
+            if futures.now >= end:
+                raise ClusterError(
+                    f"no node with {what} has joined the cluster {keys}: look at `ray status`, at "
+                    f"the most nodes that its configuration allows, or wait longer"
+                )
+            if not told:
+                sys.stderr.write(f"dask_exo: waits for a node with {what} to start, {keys}\n")
+                told = True
+            futures.wait([], NODE_INTERVAL)
+    finally:
+        if told:
+            futures.ask(who, {})
+    return futures.nodes()
+
+
+def _missing(futures: Futures, requests: Collection[Amounts]) -> list[Amounts]:
+    """Return the requests that fit no node."""
+    nodes = _alive(futures)
+    if not nodes:
+        return list(requests) or [ONE_CPU.amounts]
+    if any(node.resources is None for node in nodes):
+        return []
+    known = [node.resources or {} for node in nodes]
+    return [one for one in requests if not any(fits(node, dict(one)) for node in known)]
 
 
 def fetch_values(

@@ -29,12 +29,15 @@ def module() -> str:
     Raises
     ------
     DeviceError
-        The running cluster has no GPU, or this machine if no cluster is running.
+        The running cluster has no GPU and starts none on demand; or this machine has none, and no
+        cluster is running.
     """
     if Config.current().gpu_simulate:
         return arrays.HOST
     if on_ray.running():
         place, gpus = "the Ray cluster", on_ray.gpus()
+        if not gpus and on_ray.scales():
+            return arrays.DEVICE  # the computation waits for a node with one
     else:
         place, gpus = "this machine", float(arrays.devices())
     if gpus <= 0:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, NamedTuple
 
-import cloudpickle
 import dask
 import dask.dataframe as dd
 
@@ -83,9 +81,8 @@ class PublishMethods:
             None if None in rows else sum(filter(None, rows)),
             sum(partition.nbytes for partition in partitions),
         )
-        refs = [value.ref for value in values]
-        data = cloudpickle.dumps(description)
-        on_ray.publish_values(what, refs, data, overwrite=overwrite)
+        first = on_ray.RayFutures().put(description)
+        on_ray.publish_values(what, [first, *(v.ref for v in values)], overwrite=overwrite)
 
 
 def _stored(promise: Promise) -> Remote:
@@ -121,10 +118,10 @@ def published(name: str) -> Any:
     >>> ddf = dask_exo.published("orders")  # doctest: +SKIP
     """
     connect(Config.current())
-    data, refs = on_ray.published_values(name)
-    description: _Description = pickle.loads(data)  # noqa: S301  of a program of this cluster
+    first, *refs = on_ray.published_values(name)
     futures = on_ray.RayFutures()
-    keys = [(f"published-{name}-{refs[0].hex() if refs else ''}", i) for i in range(len(refs))]
+    description: _Description = futures.get([first])[0]
+    keys = [(f"published-{name}-{first.hex()}", i) for i in range(len(refs))]
     locations: list[Local | Remote] = [
         Remote(ref, part.nbytes, part.digest, part.rows)
         for ref, part in zip(refs, description.partitions, strict=True)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import psutil
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, StoreUsage
+from dask_exo.cluster.futures import Futures, Node, StoreUsage
 from dask_exo.cluster.handover import HandoverFutures
+from dask_exo.cluster.resources import amounts_of
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.errors import ClusterError, IntegrityError, NonDeterminismError
 from dask_exo.execution import messages
 from dask_exo.execution.admission import Measured, reason_to_move, write_seconds
+from dask_exo.execution.autoscaler import WorkLeft, wants_of
 from dask_exo.execution.persisted import Local, Remote
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan, Stage
@@ -30,6 +33,7 @@ from dask_exo.shuffle.spec import Tally, verify
 
 INTERVAL = 1.0  # seconds between two samples of memory or stores: on Ray, one takes 6 ms
 RETRY_INTERVAL = 30.0  # seconds after a sample of stores that did not answer, as while a node dies
+NODE_INTERVAL = 2.0  # seconds between two looks for nodes that have joined or left
 MOVE_INTERVAL = 0.5  # seconds between two measurements of work on threads
 TIGHT = 0.9  # of a machine's memory; Ray kills tasks at 0.95 of it by default
 
@@ -71,6 +75,8 @@ class ShuffleAccounting:
         self._assembled: dict[Key, Tally] = defaultdict(Tally)
         self._exempt: set[Key] = set()
         self._work, self._checkpoint_seconds = 0.0, 0.0
+        # finished tasks, and their seconds, by group; by label for the maps of a shuffle
+        self.done, self.seconds = Counter[str](), Counter[str]()
 
     def add_sent(self, stage: Stage, tally: Tally) -> None:
         """Record the rows that the maps of a shuffle sent."""
@@ -81,8 +87,12 @@ class ShuffleAccounting:
         for stage, tally in tallies:
             self._assembled[stage] += tally
 
-    def add_work(self, seconds: float, checkpoint_seconds: float = 0.0) -> None:
-        """Add the seconds of tasks, of which ``checkpoint_seconds`` went into checkpoints."""
+    def add_work(
+        self, group: str, count: int, seconds: float, checkpoint_seconds: float = 0.0
+    ) -> None:
+        """Add ``count`` finished tasks, of whose seconds some went into checkpoints."""
+        self.done[group] += count
+        self.seconds[group] += seconds  # type: ignore[assignment]
         self._work += seconds
         self._checkpoint_seconds += checkpoint_seconds
 
@@ -225,6 +235,52 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
                     failed,
                 )
             )
+
+
+class NodeWatch:
+    """The nodes of an elastic cluster while a run goes on, and its demand for more."""
+
+    def __init__(
+        self, futures: Futures, plan: Plan, nodes: Sequence[Node], accounting: ShuffleAccounting
+    ) -> None:
+        self._futures, self._accounting = futures, accounting
+        self._who, self._asked = f"run {uuid.uuid4().hex}", False
+        self._last = {node.id for node in nodes}
+        self._due = futures.now + NODE_INTERVAL
+        units = [(bundle.group, bundle.options, 1) for bundle in plan.bundles]
+        units += [(stage.label, stage.options, len(stage.parts)) for stage in plan.stages]
+        self._total = Counter[str]()
+        for group, _, count in units:
+            self._total[group] += count
+        self._options = {group: options for group, options, _ in units}
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the seconds until the next look; None if nodes neither join nor leave."""
+        return max(0.0, self._due - self._futures.now) if self._futures.elastic else None
+
+    def look(self) -> list[Node] | None:
+        """If it is time, ask for nodes; return the nodes if they have changed."""
+        if self.timeout != 0.0:
+            return None
+        self._due = self._futures.now + NODE_INTERVAL
+        self._asked = self._futures.ask(self._who, wants_of(self._left())) or self._asked
+        nodes = self._futures.nodes()
+        before, self._last = self._last, {node.id for node in nodes}
+        return None if before == self._last else nodes
+
+    def close(self) -> None:
+        """Take the demand back."""
+        if self._asked:
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                self._futures.ask(self._who, {})
+
+    def _left(self) -> Iterator[WorkLeft]:
+        done, seconds = self._accounting.done, self._accounting.seconds
+        for group, options in self._options.items():
+            most = None if options.request is None else options.request.max_actors
+            left = max(0, self._total[group] - done[group])
+            yield WorkLeft(amounts_of(options.needs), left, done[group], seconds[group], most)
 
 
 class MemoryPressure:

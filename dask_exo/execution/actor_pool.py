@@ -147,6 +147,12 @@ class ActorPools:
             return self._slots
         return max(0, self._slots - math.ceil(round(self._occupied()["CPU"], 9)))
 
+    def resize(self, nodes: Sequence[Node]) -> None:
+        """Use other nodes from now on."""
+        self._slots = sum(node.slots for node in nodes)
+        self._total = _total(nodes)
+        self._width = {request: max(1, _width(request, nodes)) for request in self._width}
+
     def width(self, request: ResourceRequest) -> int:
         """Return how many actors a pool may have."""
         return self._width[request]
@@ -312,21 +318,25 @@ def _total(nodes: Sequence[Node]) -> Counter[str] | None:
 
 def _max_actors(plan: Plan, nodes: Sequence[Node]) -> dict[ResourceRequest, int]:
     """Return how many actors of each resource request fit on the nodes."""
-    resources = [node.resources for node in nodes if node.resources is not None]
-    known = len(resources) == len(nodes)
     width: dict[ResourceRequest, int] = {}
     parts = (part for stage in plan.stages if stage.options.pool for part in stage.parts[:1])
     for bundle in (*plan.bundles, *parts):
         request = bundle.options.request
         if request is None or request in width:
             continue
-        count = sum(node.slots for node in nodes)
-        if known:
-            count = count_fitting(resources, dict(request.amounts))
-        if not count:
+        width[request] = _width(request, nodes)
+        if not width[request]:
             raise OptionsError(_impossible(bundle, request, nodes))
-        width[request] = count if request.max_actors is None else min(count, request.max_actors)
     return width
+
+
+def _width(request: ResourceRequest, nodes: Sequence[Node]) -> int:
+    """Return how many actors of a resource request fit on the nodes, at most those allowed."""
+    resources = [node.resources for node in nodes if node.resources is not None]
+    count = sum(node.slots for node in nodes)
+    if len(resources) == len(nodes):  # all are known
+        count = count_fitting(resources, dict(request.amounts))
+    return count if request.max_actors is None else min(count, request.max_actors)
 
 
 def _reserve(plan: Plan) -> dict[str, float]:

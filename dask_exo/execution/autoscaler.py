@@ -1,4 +1,4 @@
-"""Sizes of actor pools, and fractions of a GPU, from measured rates and memory.
+"""Sizes of actor pools, fractions of a GPU, demand for nodes, from measured rates and memory.
 
 An actor with a model holds its resources even while it is idle, and is slow to start. So measured
 rates determine the number of actors, not the length of queues. Sizes follow a change of rates only
@@ -8,12 +8,14 @@ if that makes the slowest pool faster by more than noise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
-from dask_exo.cluster.resources import Resources, fits
+from dask_exo.cluster.resources import Amounts, Resources, Wants, fits
 
 BETTER = 1.15  # speed-up of the slowest pool at which sizes change
+NODE_START = 60.0  # seconds that a new node takes to run its first task
 GPU_STEPS = 16  # per GPU: an actor that needs a little more memory is not restarted
 
 
@@ -131,3 +133,40 @@ def _fitting(name: str, amount: float, total: float) -> int:
         return int(total / amount + 1e-9)
     whole, rest = divmod(total, 1.0)
     return int(whole) * int(1 / amount + 1e-9) + int(rest / amount + 1e-9)
+
+
+@dataclass(frozen=True)
+class WorkLeft:
+    """Tasks of one kind that a computation has left, and the seconds of the finished ones."""
+
+    amounts: Amounts  # requested by each
+    left: int
+    done: int = 0
+    seconds: float = 0.0
+    most: int | None = None  # at a time
+
+
+def wants_of(work: Iterable[WorkLeft]) -> Wants:
+    """Return how many tasks are worth running at the same time, by what they request.
+
+    A slot is worth it if it has work for as long as a node takes to start. So one task is wanted
+    before any has been measured, and never more than are left of a kind.
+
+    Examples
+    --------
+    >>> cpu, gpu = (("CPU", 1.0),), (("CPU", 1.0), ("GPU", 1.0))
+    >>> wants_of([WorkLeft(cpu, 1000), WorkLeft(gpu, 10, 2, 600.0)]) == {cpu: 1, gpu: 10}
+    True
+    >>> wants_of([WorkLeft(cpu, 1000, 10, 300.0), WorkLeft(cpu, 1000)]) == {cpu: 500}
+    True
+    """
+    seconds, most = Counter[Amounts](), dict[Amounts, int]()
+    for one in work:
+        if one.left:
+            seconds[one.amounts] += one.left * one.seconds / max(one.done, 1)  # type: ignore[assignment]
+            parallel = one.left if one.most is None else min(one.left, one.most)
+            most[one.amounts] = max(parallel, most.get(one.amounts, 0))
+    return {
+        amounts: min(limit, max(1, ceil(seconds[amounts] / NODE_START)))
+        for amounts, limit in most.items()
+    }

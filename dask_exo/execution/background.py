@@ -15,11 +15,21 @@ from dask_exo.cluster.futures import Futures
 from dask_exo.errors import CancelledError, IntegrityError
 from dask_exo.execution.accounting import observed
 from dask_exo.execution.loop import Run
-from dask_exo.execution.persisted import POLL, Local, Promise, Remote, wait
+from dask_exo.execution.persisted import (
+    POLL,
+    Local,
+    Promise,
+    Remote,
+    promises_exist,
+    stored_refs,
+    wait,
+)
 from dask_exo.execution.ready_queue import RunAbandoned
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Plan
 from dask_exo.planning.plan_passes import PassContext
+
+RESCUE_INTERVAL = 2.0  # seconds between two looks for nodes that are about to end
 
 
 class Stoppable(Protocol):
@@ -54,6 +64,8 @@ class BackgroundRun:
         self._promises.update(promises)
         _running.add(self)
         self._thread.start()
+        if self._futures.elastic:
+            RescueThread.start(self._futures)
         return promises
 
     def stop(self) -> None:
@@ -101,6 +113,43 @@ class BackgroundRun:
                 if promise is not None and (not promise.known or isinstance(error, IntegrityError)):
                     promise.fail(error)
                 del promise
+
+
+class RescueThread:
+    """A thread that copies promised values off nodes which are about to end.
+
+    It ends when no promised value is in the store.
+    """
+
+    _lock = threading.Lock()
+    _only: RescueThread | None = None
+
+    def __init__(self, futures: Futures) -> None:
+        self._futures, self._stopped = futures, threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dask_exo-rescue", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    @classmethod
+    def start(cls, futures: Futures) -> None:
+        """Start the thread unless it runs."""
+        with cls._lock:
+            cls._only = cls._only or RescueThread(futures)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join(timeout=10)
+
+    def _main(self) -> None:
+        while not self._stopped.wait(RESCUE_INTERVAL):
+            with RescueThread._lock:
+                if not promises_exist():
+                    break
+            with contextlib.suppress(Exception):  # the cluster does not answer: the next time
+                self._futures.rescue(stored_refs())
+        with RescueThread._lock:
+            RescueThread._only = None
 
 
 def stop_all() -> None:

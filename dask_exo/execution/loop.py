@@ -14,14 +14,15 @@ from functools import partial
 from itertools import chain
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.resources import ResourceRequest
-from dask_exo.cluster.waiting import Watchdog, fetch_values
+from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values
 from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import (
     MemoryPressure,
+    NodeWatch,
     OutputVersions,
     RunObserver,
     ShuffleAccounting,
@@ -44,7 +45,7 @@ from dask_exo.execution.submission import (
     widen_request,
 )
 from dask_exo.planning.normalize import Key
-from dask_exo.planning.plan import Bundle, Plan, Stage, labels
+from dask_exo.planning.plan import Bundle, Plan, Stage, labels, requests_of
 from dask_exo.planning.plan_passes import PassContext, join_in_driver, run_passes
 
 LOOK = 0.5  # seconds between two checks of whether the results are still wanted
@@ -77,20 +78,18 @@ class Run:
         self._follow = context.fuse
         self._watcher, self._consumer, self._sampler = watcher or RunObserver(), consumer, sampler
         self._mover = mover_of(futures, plan)
-        slots = sum(node.slots for node in nodes)
-        store = sum(node.store for node in nodes)
-        gpus = sum((node.resources or {}).get("GPU", 0.0) for node in nodes)
-        resources = events.ResourcesSeen(len(nodes), slots, store, gpus)
+        resources = _resources(nodes)
         self._labels = labels(plan.bundles)
         started = events.RunStarted(tasks_per_group(plan, self._labels))
         chosen = events.EngineChosen(context.engine.engine, context.engine.reason)
         seen = [replace(event, run=started.run, time=started.time) for event in plan.seen]
         self._first_events = (started, chosen, *seen, resources)
         self._pools = ActorPools(futures, plan, nodes)
-        self._budget = int(config.memory_fraction * store)
+        self._budget = int(config.memory_fraction * resources.store)
         self._values = HeldValues(plan.literals, futures.put)
         self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
+        self._nodes = NodeWatch(futures, plan, nodes, self._accounting)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)
         self._promises: dict[Key, Promise] = dict(plan.promises)
         self._in_flight: dict[Ref, TaskCall] = {}
@@ -132,7 +131,9 @@ class Run:
         OptionsError
             No node has the resources that a task requests.
         """
-        context = replace(context, nodes=futures.nodes())
+        requests = requests_of(plan, simulate=context.config.gpu_simulate)
+        nodes = await_nodes(futures, requests, context.config.node_timeout)
+        context = replace(context, nodes=nodes)
         plan = run_passes(plan, context)
         if consumer is None and not futures.shares_memory:
             plan = join_in_driver(plan)
@@ -153,10 +154,7 @@ class Run:
                 self._shuffles.advance()
                 self._collect_promised()
                 self._launch()
-                if self._sampler is not None:
-                    self._sampler.sample(self._progress)
-                if self._mover is not None:
-                    self._mover.consider(self._queue.unfinished)
+                self._observe()
                 runnable = self._next_stages or self._shuffles.resumable
                 if self._unfinished and not runnable:
                     self._collect_finished(self._wait())
@@ -172,6 +170,25 @@ class Run:
             raise
         finally:
             self._pools.close()
+            self._nodes.close()
+
+    def _observe(self) -> None:
+        """Look at nodes, stores and processors, each if it is time."""
+        if (nodes := self._nodes.look()) is not None:
+            self._resize(nodes)
+        if self._sampler is not None:
+            self._sampler.sample(self._progress)
+        if self._mover is not None:
+            self._mover.consider(self._queue.unfinished)
+
+    def _resize(self, nodes: Sequence[Node]) -> None:
+        """Use the nodes that the cluster has now."""
+        resources = _resources(nodes)
+        events.emit(resources)
+        self._budget = int(self._config.memory_fraction * resources.store)
+        self._pools.resize(nodes)
+        self._shuffles.resize(nodes)
+        self._futures.rescue(self._values.refs)
 
     def _progress(self) -> tuple[int, str]:
         """Return the number of tasks in flight, and the bottleneck."""
@@ -320,7 +337,7 @@ class Run:
             return []
         assert refs, "work is left, but nothing is ready and nothing is running"
         # values of other threads, and the consumer's interest in the results, have to be polled
-        timeouts = [*self._shuffles.timeouts, self._pools.timeout()]
+        timeouts = [*self._shuffles.timeouts, self._pools.timeout(), self._nodes.timeout]
         timeouts.append(POLL if self._promises else LOOK if self._consumer else None)
         timeouts += [each.timeout for each in (self._sampler, self._mover) if each is not None]
         timeout = min((t for t in timeouts if t is not None), default=None)
@@ -375,14 +392,14 @@ class Run:
                 # the first bundle of a call includes costs that occur once per call
                 self._stats[bundle.group].add(receipt.seconds, receipt.nbytes)
             self._accounting.add_assembled(receipt.assembled)
+            work = receipt.seconds, receipt.checkpoint_seconds
+            self._accounting.add_work(bundle.group, 1, *work)
             location: Local | Remote = Local(receipt.value)
             if not receipt.small:
                 self.versions.record(receipt.digest)
                 location = self._placed(bundle.key, call.refs.pop(bundle.key), receipt)
             self._watcher.finished(bundle.key, [key for key, _ in bundle.nodes], location)
             self._queue.fulfil(bundle.key, location)
-        seconds = sum(receipt.seconds for receipt in results)
-        self._accounting.add_work(seconds, sum(receipt.checkpoint_seconds for receipt in results))
         for event in call.finished(results, self._labels, self._config.small_result):
             events.emit(event)
 
@@ -400,3 +417,12 @@ class Run:
         self._shuffles.stop()
         self._in_flight.clear()
         self._values.clear()
+
+
+def _resources(nodes: Sequence[Node]) -> events.ResourcesSeen:
+    return events.ResourcesSeen(
+        len(nodes),
+        sum(node.slots for node in nodes),
+        sum(node.store for node in nodes),
+        sum((node.resources or {}).get("GPU", 0.0) for node in nodes),
+    )

@@ -168,6 +168,11 @@ class Promise:
         return _with_argument, (len(refs) - 1, self.token)
 
 
+def stored_refs() -> set[Ref]:
+    """Return the refs of all promised values that are in the object store."""
+    return {promise.ref for promise in list(_promises) if promise.ref is not None}
+
+
 def promise_of(key: Any) -> Promise | None:
     """Return the promise of the live future with a key; None if there is none."""
     return next((p for resolve in resolvers if (p := resolve(key)) is not None), None)

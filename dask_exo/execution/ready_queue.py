@@ -19,6 +19,7 @@ from dask_exo.execution.persisted import Local, Remote, checked
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.partitioners import Partitioner
 from dask_exo.planning.plan import Bundle, OutputKey, Plan, Stage
+from dask_exo.shuffle.spec import Places
 from dask_exo.shuffle.spread import Piece
 
 Entry = tuple[float, int, int, Bundle]
@@ -221,11 +222,13 @@ class PendingOutput:
     pieces: Sequence[Piece]
     split: Partitioner
     nbytes: int
+    places: Places | None = None  # of its shuffle
 
     @property
     def node(self) -> str | None:
-        """Node where its blocks are."""
-        return self.pieces[0].column.node
+        """Node where its blocks are; None if nodes have joined that may assemble it, too."""
+        node = self.pieces[0].column.node
+        return node if self.places is None else self.places.prefer(node)
 
 
 Location = Local | Remote | PendingOutput
@@ -274,6 +277,17 @@ class HeldValues:
             del self._locations[key]
             self.nbytes -= location.nbytes if isinstance(location, Remote) else 0
         return location
+
+    @property
+    def refs(self) -> set[Ref]:
+        """Refs of all values in the store, and of the blocks of those not assembled yet."""
+        refs: set[Ref] = set()
+        for location in self._locations.values():
+            if isinstance(location, Remote):
+                refs.add(location.ref)
+            elif isinstance(location, PendingOutput):
+                refs.update(ref for piece in location.pieces for ref in piece.column.refs)
+        return refs
 
     def preferred_node(self, keys: Iterable[Key]) -> str | None:
         """Return the node on which all shuffled ones among these values are placed, if any."""

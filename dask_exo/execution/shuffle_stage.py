@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import cloudpickle
 import numpy as np
@@ -15,7 +16,7 @@ from tlz import partition_all
 
 from dask_exo import events
 from dask_exo.cluster.failpoints import reach
-from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.waiting import Steps, Until, Waiting
 from dask_exo.config import Config
 from dask_exo.execution import messages
@@ -30,7 +31,7 @@ from dask_exo.planning.plan import OutputKey, Stage
 from dask_exo.shuffle.blocks import merge
 from dask_exo.shuffle.key_filters import FilterSource, KeyFilters
 from dask_exo.shuffle.run_shuffle import Shuffled, limits_of, run_shuffle
-from dask_exo.shuffle.spec import Receipt, ReducerInput, Spec
+from dask_exo.shuffle.spec import Places, Receipt, ReducerInput, Spec
 from dask_exo.shuffle.spread import Division, divide, piece_bytes, pieces
 
 MOST_SIZES = 2**24  # that the maps of a shuffle report, one for each partition and reducer
@@ -44,6 +45,7 @@ class RunningShuffle:
     stage: Stage
     maps: StageMaps
     steps: Steps[Shuffled]
+    places: Places
     actors: MapActors | None = None
     waiting: Waiting = field(default_factory=Waiting)
     checkpoint: ShuffleCheckpoint | None = None  # of outputs that their readers write
@@ -74,7 +76,7 @@ class RunningShuffle:
                 checkpoint_key = checkpoint.keys[key.slot]
                 partitioner = CheckpointingSplit(count=split.count, inner=split, key=checkpoint_key)
             size = nbytes if sent is None else piece_bytes(output, sent)
-            yield key, PendingOutput(key.stage, output, partitioner, size)
+            yield key, PendingOutput(key.stage, output, partitioner, size, self.places)
 
 
 def _output_bytes(shuffled: Shuffled) -> int:
@@ -135,7 +137,8 @@ class StageMaps:
         raise_remote(call)
         self._accounting.versions.record(call.digest)
         self._accounting.add_assembled(call.assembled)
-        self._accounting.add_work(receipt.seconds, call.checkpoint_seconds)
+        work = receipt.seconds, call.checkpoint_seconds
+        self._accounting.add_work(self._stage.label, detail.parts, *work)
         name, gpus = self._stage.label, self._stage.parts[detail.start].options.gpus
         seconds, nbytes = receipt.seconds, receipt.nbytes
         tasks = ((f"{name} {detail.start}", seconds, nbytes),)
@@ -174,6 +177,7 @@ class RunningShuffles:
         self._queue, self._values = queue, values
         self._accounting, self._config, self._watcher = accounting, config, watcher
         self._shuffles: list[RunningShuffle] = []
+        self._all_places = WeakSet[Places]()  # of shuffles that run, or whose outputs are pending
         # a side of a join, and its result, by the name of the side that it waits for
         self._waiting: dict[str, tuple[RunningShuffle, Shuffled]] = {}
         self._places = {stage.key: i for i, stage in enumerate(stages)}
@@ -225,6 +229,11 @@ class RunningShuffles:
             return joins
         return [min(self._queue.stages, key=lambda stage: self._places[stage.key])]
 
+    def resize(self, nodes: Sequence[Node]) -> None:
+        """Use other nodes: for maps, merges and reducers that have not started."""
+        for places in self._all_places:
+            places.update(nodes)
+
     def begin(self, stages: Sequence[Stage]) -> None:
         """Start shuffles whose inputs exist; they submit nothing before `advance`."""
         for stage in stages:
@@ -253,7 +262,8 @@ class RunningShuffles:
             by_reference=self._futures.shares_memory,
         )
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
-        shuffle = RunningShuffle(stage, maps, steps, actors)
+        shuffle = RunningShuffle(stage, maps, steps, spec.places, actors)
+        self._all_places.add(spec.places)
         if stage.checkpoint is not None:
             window = spec.slots * config.tasks_per_slot
             shuffle.steps = self._checkpointed(shuffle, steps, stage.checkpoint, window)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_exo.cluster.resources import Resources, fits, resources_of
+from dask_exo.cluster.resources import Amounts, Resources, fits, resources_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
 from dask_exo.pipeline.sources import PipelineSource, sum_of
@@ -152,6 +152,12 @@ def amounts(steps: Sequence[Operator]) -> str:
     """Return the request of a stage as text."""
     request = steps[0].request if steps else ONE_CPU
     return ", ".join(f"{amount:g} {name}" for name, amount in request.items()) or "nothing"
+
+
+def requests_of(groups: Iterable[Sequence[Operator]]) -> list[Amounts]:
+    """Return the different requests of stages, which are given by their steps."""
+    requests = [steps[0].request if steps else ONE_CPU for steps in groups]
+    return list(dict.fromkeys(tuple(sorted(request.items())) for request in requests))
 
 
 def check_requests(

@@ -15,7 +15,7 @@ import pandas as pd
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref
-from dask_exo.cluster.waiting import Watchdog, fetch_values
+from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values
 from dask_exo.config import Config
 from dask_exo.errors import ValueLostError
 from dask_exo.execution.accounting import StoreSampler, observed
@@ -26,6 +26,7 @@ from dask_exo.pipeline.operators import (
     check_requests,
     code_of,
     planned,
+    requests_of,
     sources_of,
     stage_of,
     without_gpus,
@@ -54,9 +55,10 @@ def execute(pipelines: Sequence[Pipeline]) -> tuple[Executor, Futures]:
         No node has the resources that a stage requests.
     """
     config, futures = Config.current(), Scheduler().cluster()
-    total = futures.resources()
-    simulate = config.gpu_simulate and not total.get("GPU")
+    simulate = config.gpu_simulate and not futures.resources().get("GPU")
     plan, _ = _planned(pipelines, lambda _: True, simulate=simulate)
+    await_nodes(futures, requests_of([stage.steps for stage in plan]), config.node_timeout)
+    total = futures.resources()
     check_requests(
         [stage.steps for stage in plan], total, list(futures.activity([]).nodes.values())
     )

@@ -11,6 +11,7 @@ from dask.core import toposort
 from dask.utils import key_split
 from tlz import groupby
 
+from dask_exo.cluster.resources import Amounts, amounts_of
 from dask_exo.dask_adapter import Alias, GraphNode, Task
 from dask_exo.events import Event
 from dask_exo.execution.checkpoints import PartCheckpoint, ShuffleCheckpoint
@@ -155,6 +156,13 @@ def labels(bundles: Iterable[Bundle]) -> dict[str, str]:
     return {
         group: label_of([] if group in differ else b.nodes, b.key) for group, b in first.items()
     }
+
+
+def requests_of(plan: Plan, *, simulate: bool) -> list[Amounts]:
+    """Return all different requests of tasks, without GPUs that are simulated if there is none."""
+    units: list[Bundle | Stage] = [*plan.bundles, *plan.stages]
+    real = [unit.options for unit in units if not (simulate and unit.options.device)]
+    return list(dict.fromkeys(amounts_of(options.needs) for options in real))
 
 
 def label_of(nodes: Iterable[tuple[Key, GraphNode]], key: Key) -> str:

@@ -83,13 +83,14 @@ class MapStage:
         policy: SpeculationPolicy | None = None,
     ) -> None:
         self._parts, self._spec = parts, spec
-        self._window, self._target = window, target
+        self._per_slot, self._target = window / max(spec.slots, 1), target
         self._attempts = MapAttempts(futures, spec, policy)
         self._sizes = BlockSizes()
         self._ahead: list[MapOutput] = []
         self._submitted = 0
         self._batch = 1
         self.policy = policy
+        self.planned_slots = max(1, spec.slots)  # for which rounds are chosen
         self.rounds = 0  # calls of `take`
         self.merges = self.merged = 0  # submitted, and known to be finished
         # totals of submitted calls, and of the receipts of finished ones
@@ -163,7 +164,8 @@ class MapStage:
     ) -> Steps[list[MapOutput]]:
         """Submit the maps of the next ``count`` parts (fewer at the end); return their blocks.
 
-        The parts of `probe` come first and are counted.
+        There are more if nodes have joined since the size of a round was chosen. The parts of
+        `probe` come first and are counted.
 
         Parameters
         ----------
@@ -182,6 +184,8 @@ class MapStage:
         """
         self.rounds += 1
         owned = self._spec.owned if owned is None else owned
+        if self._spec.slots > self.planned_slots:  # nodes have joined, with their stores
+            count = count * self._spec.slots // self.planned_slots
         first = 0 if self._ahead else self._submitted
         stop = min(first + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
@@ -218,7 +222,7 @@ class MapStage:
         self, parts: range, *, node: str | None, owned: Sequence[range], allow_speculation: bool
     ) -> Steps[MapOutput]:
         """Submit one call, for the first of some ``parts``."""
-        while len(self._attempts) >= self._window:
+        while len(self._attempts) >= self._per_slot * self._spec.slots:
             yield from self._attempts.wait(oldest=True)
             self.collect_finished()
         size = min(self._batch, len(parts))

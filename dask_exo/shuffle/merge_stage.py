@@ -257,6 +257,7 @@ class MergeStage:
             of_block = groupby(outputs, key=lambda output: output.block)
             slots = [[output.refs.reducers for output in group] for _, group in of_block]
             call = [fn, self._spec.merge]
+        node = self._spec.places.prefer(node)
         submit = partial(self._futures.stream, len(outputs), *call, slots, node=node)
         merge = MergeTask(outputs, submit, None, rows)
         self._submit(merge, merge.current_args())

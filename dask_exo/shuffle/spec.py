@@ -118,6 +118,32 @@ class Receipt:
     sizes: tuple[int, ...] = ()  # (W,) bytes of each block; empty if unknown
 
 
+class Places:
+    """Nodes that run the tasks of a shuffle; others may join, and some leave, before it ends."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.slots_of = {node.id: node.slots for node in nodes}
+        self.joined = False  # whether a node has joined since the shuffle began
+
+    def update(self, nodes: Sequence[Node]) -> None:
+        """Use other nodes."""
+        slots_of = {node.id: node.slots for node in nodes}
+        self.joined |= not slots_of.keys() <= self.slots_of.keys()
+        self.slots_of = slots_of
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that the nodes run at the same time."""
+        return sum(self.slots_of.values())
+
+    def prefer(self, node: str | None) -> str | None:
+        """Return the preferred node of a task; None once nodes have joined that may run it, too.
+
+        The cluster then places it by its inputs and by free slots.
+        """
+        return None if self.joined else node
+
+
 @dataclass(frozen=True)
 class Spec:
     """Functions and places of one shuffle, for every algorithm.
@@ -136,21 +162,24 @@ class Spec:
     slow: frozenset[str] = frozenset()  # nodes that get no reducers
     combines: bool = False  # ``merge`` returns one block a reducer, and accepts it as input, too
     workers: Callable[..., list[Ref]] | None = None
+    places: Places = field(default_factory=lambda: Places(()), compare=False)  # from the nodes
     owned: Owned = field(init=False)  # the reducers of each node, in proportion to its slots
 
     def __post_init__(self) -> None:
+        if not self.places.slots_of:
+            self.places.slots_of = Places(self.nodes).slots_of
         weights = [0 if node.id in self.slow else node.slots for node in self.nodes]
         owned = split_by_weight(self.reducers, weights)
         object.__setattr__(self, "owned", tuple(owned))
 
     def place(self, w: int) -> str | None:
-        """Return the id of node ``w``; None if it is the only one."""
-        return self.nodes[w].id if len(self.nodes) > 1 else None
+        """Return the preferred node of the reducers of node ``w``; None if it is the only one."""
+        return self.places.prefer(self.nodes[w].id) if len(self.nodes) > 1 else None
 
     @property
     def slots(self) -> int:
         """Number of tasks that the cluster runs at the same time."""
-        return sum(node.slots for node in self.nodes)
+        return self.places.slots
 
     @property
     def store(self) -> int:

@@ -63,9 +63,8 @@ class MapAttempts:
     """
 
     def __init__(self, futures: Futures, spec: Spec, policy: SpeculationPolicy | None) -> None:
-        self._futures, self._map, self._slots = futures, spec.map, spec.slots
-        self._workers = spec.workers
-        self._nodes = {node.id: node.slots for node in spec.nodes}
+        self._futures, self._map, self._workers = futures, spec.map, spec.workers
+        self._places = spec.places
         self._policy = policy or SpeculationPolicy()
         self.speculates = policy is not None and len(spec.nodes) > 1 and spec.workers is None
         self._in_flight: list[MapAttempt] = []
@@ -73,6 +72,14 @@ class MapAttempts:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
         self.consumers: list[MapConsumer] = []
+
+    @property
+    def _slots(self) -> int:
+        return self._places.slots
+
+    @property
+    def _nodes(self) -> dict[str, int]:
+        return self._places.slots_of
 
     def __len__(self) -> int:
         """Count the calls in flight, except late ones up to one per slot."""
@@ -155,6 +162,7 @@ class MapAttempts:
     def _call(self, owned: Sequence[range], args: tuple[Any, ...], node: str | None) -> list[Ref]:
         if self._workers is not None:
             return self._workers(len(owned) + 1, self._map, owned, *args)
+        node = self._places.prefer(node)
         return self._futures.split(len(owned) + 1, self._map, owned, *args, node=node)
 
     def _keep_first(self, attempt: MapAttempt, *, copied: bool) -> None:

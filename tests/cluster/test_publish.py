@@ -27,7 +27,7 @@ dask_exo.enable(address=sys.argv[1])
 ref = ray.put(b"1" * 10**6)
 publication.internal_kv._internal_kv_put = lambda *args, **kwargs: os._exit(9)
 what = publication.Publication("half", "DataFrame", 1, 1, 10**6)
-publication.publish_values(what, [ref], b"", overwrite=False)
+publication.publish_values(what, [ref], overwrite=False)
 """
 
 READ = """

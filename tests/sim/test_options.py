@@ -66,7 +66,7 @@ class Worker:
 class Cluster:
     """One node; which of the tasks that could end does so next is chance."""
 
-    shares_memory = False
+    shares_memory = elastic = False
 
     def __init__(self, total, seed):
         self.total, self.random = total, random.Random(seed)

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler, shuffle
+from dask_exo.cluster.futures import Node
 from dask_exo.testing import NodeDeath, SimFutures
-from tests._data import ONE_TASK_PER_CALL, simulated
+from tests._data import ONE_TASK_PER_CALL, cost, simulated
 
 ALGORITHMS = shuffle.names()
 
@@ -47,6 +48,47 @@ def test_dying_and_slow_nodes_change_nothing(algorithm, deaths, slow, seed) -> N
     faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
     futures = simulated(faults=faults, stragglers={"n2": slow}, seed=seed)
     pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+
+
+class Elastic(SimFutures):
+    """A cluster whose nodes join and leave, and whose autoscaler hears what is wanted."""
+
+    elastic = True
+
+    def ask(self, who, wants):
+        self.wanted = wants
+        return True
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(max_examples=20)
+@given(
+    deaths=st.lists(
+        st.tuples(st.floats(0.5, 40), st.sampled_from(["n1", "n2"]), st.floats(1, 20)), max_size=3
+    )
+)
+@example(deaths=[(0.1, "n1", 3.0)])
+def test_nodes_that_join_and_leave_change_nothing(algorithm, deaths) -> None:
+    faults = [NodeDeath(at=at, node=node, back=at + away) for at, node, away in deaths]
+    futures = Elastic([Node(f"n{i}", 2, 10**6) for i in range(3)], cost, faults=faults)
+    pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+    assert futures.wanted == {}
+
+
+@pytest.mark.parametrize("algorithm", ["push", "two-level"])
+def test_a_node_that_joins_gets_work(algorithm) -> None:
+    class Joining(Elastic):
+        def nodes(self) -> list[Node]:
+            return super().nodes()[: 1 if self.now < 6 else None]
+
+    faults = [NodeDeath(at=0.001, node=node, back=6.0) for node in ("n1", "n2")]
+    times = []
+    for elastic in (True, False):
+        futures = Joining([Node(f"n{i}", 2, 10**6) for i in range(3)], cost, faults=faults)
+        futures.elastic = elastic
+        pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+        times.append(futures.now)
+    assert times[0] < 0.9 * times[1]
 
 
 @pytest.mark.parametrize("algorithm", ["push", "magnet", "riffle", "two-level"])

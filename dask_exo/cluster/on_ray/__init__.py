@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         host,
         token,
     )
+    from dask_exo.cluster.on_ray.demand import scales
     from dask_exo.cluster.on_ray.futures import (
         RayFutures,
         export_ref,
@@ -71,6 +72,7 @@ __all__ = [
     "published_scheduler",
     "published_values",
     "running",
+    "scales",
     "start",
     "token",
     "warn_of_nodes",
@@ -89,6 +91,7 @@ _MODULES = {
     "export_ref": "futures",
     "import_ref": "futures",
     "warn_of_nodes": "futures",
+    "scales": "demand",
     "lacking": "node_state",
     "Publication": "publication",
     "check_publication": "publication",

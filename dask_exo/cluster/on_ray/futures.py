@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -40,7 +40,7 @@ from dask_exo.cluster.futures import (
     result,
     returned,
 )
-from dask_exo.cluster.on_ray import tasks
+from dask_exo.cluster.on_ray import demand, drain, tasks
 from dask_exo.cluster.on_ray.connection import (
     alive,
     check_alive,
@@ -56,7 +56,7 @@ from dask_exo.cluster.on_ray.translation import (
     sealed,
     translated,
 )
-from dask_exo.cluster.resources import fits, resources_of
+from dask_exo.cluster.resources import Wants, fits, resources_of
 from dask_exo.cluster.spilling import used_share
 from dask_exo.cluster.task_status import Activity, OutputDigest, TaskStatus, report_output
 from dask_exo.errors import ClusterError
@@ -185,6 +185,7 @@ class RayFutures(Futures):
     def __init__(self) -> None:
         self.calls = self.objects = 0
         self._checked_options: list[dict[str, Any]] = []
+        self._rescued = WeakSet[Any]()
 
     def call(
         self,
@@ -241,6 +242,22 @@ class RayFutures(Futures):
     def stop_retired(self) -> None:
         """See `Futures.stop_retired`."""
         _retired.stop()
+
+    @property
+    def elastic(self) -> bool:  # type: ignore[override]
+        """Return whether nodes may join or leave: those of a private Ray do not."""
+        return private_spill_directory() is None
+
+    def rescue(self, refs: Collection[Ref]) -> None:
+        """See `Futures.rescue`; each value is copied once."""
+        if ending := drain.leaving() if self.elastic else frozenset():
+            new = [ref for ref in refs if ref not in self._rescued]
+            others = [node.id for node in self.nodes()]
+            self._rescued.update(drain.copy_away(new, ending, others))
+
+    def ask(self, who: str, wants: Wants) -> bool:
+        """See `Futures.ask`."""
+        return self.elastic and demand.ask(who, wants)
 
     def remote(
         self,
@@ -317,6 +334,8 @@ class RayFutures(Futures):
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
         nodes = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
+        if self.elastic and (ending := drain.leaving()):
+            nodes = [node for node in nodes if node["NodeID"] not in ending]
         if not nodes:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")
         rooms = {name: disk.room for name, disk in _disks(nodes).items()}

@@ -28,8 +28,8 @@ from dask_exo.errors import ClusterError, InputError, OutputExistsError
 from dask_exo.events import wall_time
 
 ANSWER = 30.0  # seconds in which an owner must answer
+HEAD = {"node:__internal_head__": 0.001}  # request of an actor on the head node
 _PLACE = "dask_exo-published"  # namespace of the owners, and of the names in the key-value store
-_HEAD = {"node:__internal_head__": 0.001}
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ def _copy(value: Any) -> tuple[Any, None]:
 class ValueOwner:
     """Owner of copies of values; an actor that outlives its program."""
 
-    def __init__(self, description: bytes) -> None:
-        self._description = description
+    def __init__(self) -> None:
         self._refs: list[Ref] = []
 
     def copy(self, sources: Sequence[Ref]) -> None:
@@ -65,9 +64,9 @@ class ValueOwner:
         ray.get([done for _, done in copies])
         self._refs += [ref for ref, _ in copies]
 
-    def read(self) -> tuple[bytes, list[Ref]]:
-        """Return the description and the refs of all values."""
-        return self._description, self._refs
+    def read(self) -> list[Ref]:
+        """Return the refs of all values."""
+        return self._refs
 
     def drop(self) -> None:
         """Drop the refs: values are freed as soon as no other process reads them."""
@@ -98,9 +97,7 @@ def check_publication(name: str, *, overwrite: bool) -> None:
         raise _taken(name)
 
 
-def publish_values(
-    what: Publication, refs: Sequence[Ref], description: bytes, *, overwrite: bool
-) -> None:
+def publish_values(what: Publication, refs: Sequence[Ref], *, overwrite: bool) -> None:
     """Copy values, which exist, and publish them; with ``overwrite``, replace a publication.
 
     Raises
@@ -113,7 +110,7 @@ def publish_values(
     owner = f"{ray.get_runtime_context().get_job_id()} {uuid.uuid4().hex}"
     options = {"name": owner, "namespace": _PLACE, "lifetime": "detached", "num_cpus": 0}
     with lost():
-        actor = _remote_owner.options(**options, resources=_HEAD).remote(description)
+        actor = _remote_owner.options(**options, resources=HEAD).remote()
         try:
             ray.get(actor.copy.remote(list(refs)))
             _enter(replace(what, time=wall_time(), owner=owner), overwrite=overwrite)
@@ -124,8 +121,8 @@ def publish_values(
         _stop(before.owner)
 
 
-def published_values(name: str) -> tuple[bytes, list[Ref]]:
-    """Return the description and the refs of a publication.
+def published_values(name: str) -> list[Ref]:
+    """Return the refs of the values of a publication.
 
     Raises
     ------
@@ -136,12 +133,11 @@ def published_values(name: str) -> tuple[bytes, list[Ref]]:
     try:
         with lost():
             actor = ray.get_actor(found.owner, namespace=_PLACE)
-            answer: Any = ray.get(actor.read.remote(), timeout=ANSWER)
-            return answer[0], answer[1]
+            return list(ray.get(actor.read.remote(), timeout=ANSWER))
     except (ValueError, ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
         raise ClusterError(
             f"the owner of {name!r} does not answer ({first_line(error)}): its node may be lost. "
-            f"Publish it again with overwrite=True"
+            f"Set overwrite=True to publish it again"
         ) from error
 
 

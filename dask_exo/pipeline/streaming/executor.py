@@ -23,6 +23,7 @@ from dask_exo.pipeline.streaming.snapshot import (
     StageView,
     bottleneck,
     is_deadlocked,
+    work_left,
 )
 from dask_exo.pipeline.streaming.stage_state import RunningTask, StageState
 
@@ -116,6 +117,7 @@ class Executor:
     def cancel(self) -> None:
         """Stop all tasks, and drop all blocks."""
         self._runner.cancel([*self._running, *self._recomputing])
+        self._runner.ask(())
         self._running.clear()
         self._recomputing.clear()
         self._ready.clear()
@@ -309,6 +311,7 @@ class Executor:
         if now - self._last_report < interval:
             return
         self._last_report, view = now, self.view()
+        self._runner.ask(work_left(view))
         for i, state in enumerate(self._states):
             estimate = state.estimate
             events.emit(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -13,6 +15,7 @@ from dask_exo.cluster.futures import Futures, OutputStream
 from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.errors import NonDeterminismError, WorkerLostError
+from dask_exo.execution.autoscaler import WorkLeft, wants_of
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, lineage_of, links, origin_of
 from dask_exo.pipeline.streaming.recovery import Recovery, StreamTask, TasksInFlight, TaskState
@@ -61,6 +64,7 @@ class StreamRunner:
             release=self._release,
         )
         self._started: Counter[int] = Counter()
+        self._who, self._asked = f"pipeline {uuid.uuid4().hex}", False
 
     def is_stateless(self, stage: StageSpec, code: StageCode) -> bool:
         """Return whether the tasks of a stage run on processes that all tasks share."""
@@ -75,6 +79,13 @@ class StreamRunner:
         if self.now() - self._last_look > RESOURCES_INTERVAL:
             self._resources, self._last_look = self._futures.resources(), self.now()
         return self._resources
+
+    def ask(self, work: Iterable[WorkLeft]) -> None:
+        """Ask for nodes that are worth it for some work; for none, take that back."""
+        wants = wants_of(work)
+        if self._futures.elastic and (wants or self._asked):
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                self._asked = self._futures.ask(self._who, wants) and bool(wants)
 
     def start(self, stage: int, inputs: Sequence[Block]) -> StreamTask:
         """Start a task on an actor with the resources that the stage requests.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dask_exo.cluster.resources import fits
+from dask_exo.execution.autoscaler import WorkLeft
 
 
 class StageView(NamedTuple):
@@ -184,6 +185,23 @@ def work_per_byte(view: PipelineView) -> list[float] | None:
         work.append(stage.seconds * arriving / size)
         outputs.append(stage.output_bytes * arriving / size)
     return work
+
+
+def work_left(view: PipelineView) -> list[WorkLeft]:
+    """Return the tasks that stages have left: one for each input that waits for them or will come.
+
+    Inputs of a source whose number is unknown are not counted before they have come.
+    """
+    left: list[int] = []
+    for stage in view.stages:
+        coming = sum(left[k] for k in stage.before)
+        if not stage.before and stage.inputs is not None:
+            coming = max(0, stage.inputs - stage.taken - stage.queued)
+        left.append(stage.queued + stage.running + coming)
+    return [
+        WorkLeft(tuple(sorted(stage.request.items())), count, 1, stage.seconds or 0.0, stage.limit)
+        for stage, count in zip(view.stages, left, strict=True)
+    ]
 
 
 def bytes_downstream(view: PipelineView, i: int) -> dict[int, float]:

@@ -83,7 +83,7 @@ class ReducerStates:
         combines, slots = self._spec.combines, [group.reducers for group in groups]
         states = [state for group in groups for state in group.blocks] if combines else []
         args = [self._spec.merge, slots, len(states), *states, *[row[w] for row in self._rows]]
-        node = self._spec.nodes[w].id
+        node = self._spec.places.prefer(self._spec.nodes[w].id)
         blocks = self._futures.stream(len(groups), combine_states, *args, node=node)
         for group, block in zip(groups, blocks, strict=True):
             group.blocks = [block] if combines else [*group.blocks, block]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated import common_pb2, gcs_pb2
 
-from dask_exo.cluster.futures import FetchTimeoutError, StoreUsage
+from dask_exo.cluster.futures import FetchTimeoutError, Node, StoreUsage
 from dask_exo.cluster.on_ray.tasks import judge
 from dask_exo.cluster.task_status import (
     Activity,
@@ -23,8 +23,8 @@ from dask_exo.cluster.task_status import (
     diagnose,
     report_output,
 )
-from dask_exo.cluster.waiting import Until, Waiting, Watchdog, fetch_values
-from dask_exo.errors import ExoError, StalledError
+from dask_exo.cluster.waiting import Until, Waiting, Watchdog, await_nodes, fetch_values
+from dask_exo.errors import ClusterError, ExoError, StalledError
 from dask_exo.testing import InlineFutures
 
 CPU, GPU = {"CPU": 1.0}, {"GPU": 1.0}
@@ -280,3 +280,58 @@ def test_outputs_are_reported_by_calls_that_have_ids() -> None:
         assert report_output("map", 3) == OutputDigest("call-7", "map", 3)
     assert len(outputs) == 1
     assert report_output("map", 3) is None
+
+
+class Growing(InlineFutures):
+    """A cluster without nodes; one with a GPU joins ``after`` some seconds if it is asked for."""
+
+    elastic = True
+
+    def __init__(self, after: float = 3.0, *, starts: bool = True) -> None:
+        super().__init__()
+        self.time, self.after, self.starts = 0.0, after, starts
+        self.asked: dict[str, object] = {}
+
+    @property
+    def now(self) -> float:
+        return self.time
+
+    def wait(self, refs, timeout=None):
+        self.time += timeout
+        return [], []
+
+    def ask(self, who, wants):
+        self.asked[who] = wants
+        return self.starts
+
+    def nodes(self) -> list[Node]:
+        if self.time < self.after:
+            raise ClusterError("no node")
+        return [Node("gpu", 4, 10**9, resources={"CPU": 4.0, "GPU": 1.0})]
+
+
+GPU_TASK = (("CPU", 1.0), ("GPU", 1.0))
+
+
+def test_a_node_that_starts_is_awaited(capsys) -> None:
+    futures = Growing()
+    assert [node.id for node in await_nodes(futures, [GPU_TASK], 60.0)] == ["gpu"]
+    assert 3 <= futures.time < 5
+    assert list(futures.asked.values()) == [{}]  # it is taken back
+    assert capsys.readouterr().err.count("waits for a node with 1 CPU, 1 GPU to start") == 1
+
+
+def test_the_wait_for_a_node_ends(capsys) -> None:
+    futures = Growing(after=100.0)
+    with pytest.raises(ClusterError, match=r"1 GPU has joined .* 60 s \(exo.fault.node-timeout\)"):
+        await_nodes(futures, [GPU_TASK], 60.0)
+    assert list(futures.asked.values()) == [{}]
+
+
+def test_a_cluster_that_does_not_grow_is_not_awaited() -> None:
+    with pytest.raises(ClusterError, match="no node"):
+        await_nodes(Growing(starts=False), [GPU_TASK], 60.0)
+    with pytest.raises(ClusterError, match="no node"):
+        await_nodes(Growing(), [GPU_TASK], None)
+    two = (("CPU", 1.0), ("GPU", 2.0))  # the caller says that no node has two
+    assert await_nodes(Growing(after=0.0, starts=False), [GPU_TASK, two], 60.0)
