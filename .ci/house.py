@@ -19,8 +19,8 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (43_767, 43_767),
-    "files of the package": (197, 197),
+    "lines of the package": (43_957, 43_957),
+    "files of the package": (198, 198),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),
     "public class names that mean two things": (0, 0),

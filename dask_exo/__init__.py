@@ -9,6 +9,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dask_exo.cluster.object_storage import count_requests
 from dask_exo.config import register_defaults
 from dask_exo.dataframe.accessor import register_accessors
 from dask_exo.dataframe.gpu_backend import register as register_backend
@@ -47,6 +48,7 @@ _LATER = {
 }  # names that not every program needs, and modules that take a while to import
 _PACKAGES = ("client", "pipeline", "training")  # the same
 
+count_requests()
 register_defaults()
 register()
 register_accessors()

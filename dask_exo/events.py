@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from dask_exo.cluster.futures import current_node, shares_process
+from dask_exo.cluster.object_storage import take_counts
 
 _numbers = count(1)
 _run: ContextVar[int] = ContextVar("run", default=0)
@@ -28,6 +29,7 @@ class CallSpan(NamedTuple):
     ``process`` is the number of a process, or of a thread of the driver. ``node`` is empty if
     unknown; ``start`` is in seconds since 1970 by the clock of the node;
     ``rss`` is the memory of the process at the end in bytes, including pages of the object store.
+    ``requests`` are those to object storage, by operation.
     """
 
     node: str
@@ -35,13 +37,14 @@ class CallSpan(NamedTuple):
     start: float
     seconds: float
     rss: int
+    requests: Mapping[str, int] = {}
 
 
 def call_span(seconds: float) -> CallSpan:
     """Return the span of a call of this process that ends now."""
     start, rss = wall_time() - seconds, _process().memory_info().rss
     process = threading.get_native_id() if shares_process() else os.getpid()
-    return CallSpan(current_node() or "", process, start, seconds, rss)
+    return CallSpan(current_node() or "", process, start, seconds, rss, take_counts())
 
 
 def wall_time() -> float:
@@ -117,6 +120,7 @@ class RunFinished(Event):
     spilled: int
     restored: int
     failed: bool
+    requests: Mapping[str, int] = field(default_factory=dict)  # of the driver to object storage
 
 
 @dataclass(frozen=True)

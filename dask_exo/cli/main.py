@@ -268,9 +268,9 @@ def clean(path: str | None, names: tuple[str, ...], *, yes: bool) -> None:
     show_default=True,
     help="Skew of the keys: 0 is uniform, 1 is already high.",
 )
-@click.option("--input", "source", help="Sort Parquet or CSV: a file, a directory or a glob.")
+@click.option("--input", "source", help="Sort Parquet or CSV: a file, directory, glob or URL.")
 @click.option("--by", help="Columns to sort by, with commas between.")
-@click.option("--output", help="Directory to create; a temporary one if not given.")
+@click.option("--output", help="Directory or URL to create; a temporary one if not given.")
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 @click.option(
     "--partition-size",
@@ -332,14 +332,14 @@ def sort(
 
 
 @contextlib.contextmanager
-def _output_directory(output: str | None) -> Iterator[Path]:
+def _output_directory(output: str | None) -> Iterator[str]:
     """Yield the path of the output, by default a temporary one that is removed at the end."""
     if output is not None:
-        yield Path(output)
+        yield output
         return
     with tempfile.TemporaryDirectory(prefix="dask-exo-sort-", ignore_cleanup_errors=True) as path:
         click.echo(f"no --output: writing to {path}, removed at the end")
-        yield Path(path) / "sorted"
+        yield f"{path}/sorted"
 
 
 Stages = list[tuple[str, float, int]]
@@ -375,7 +375,7 @@ def _engine(nbytes: int, cluster: dict[str, Any], stages: Stages) -> Iterator[No
 
 def _sort_job(
     job: SortInput,
-    output: Path,
+    output: str,
     cluster: dict[str, Any],
     *,
     slots: int,
@@ -416,6 +416,8 @@ def _sort_job(
 
 
 def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
+    from dask_exo.report.render import requests_text
+
     click.echo(f"data            {format_bytes(job.nbytes)}, {job.frame.npartitions} partitions")
     for name, seconds, nbytes in stages:
         rate = f"{nbytes / seconds / 1e9:8.2f} GB/s" if nbytes else ""
@@ -432,6 +434,8 @@ def _print_costs(job: SortInput, stages: Stages, stats: Collector) -> None:
             f"recovered {stats.repeated.total()} of {sum(stats.tasks.values())} partitions after a "
             f"loss of workers or nodes: {names}"
         )
+    if stats.requests:
+        click.echo(f"object storage  {requests_text(stats.requests)}")
     for shuffle in stats.shuffles:
         click.echo(
             f"shuffle         {shuffle.algorithm}, {shuffle.maps} maps → "

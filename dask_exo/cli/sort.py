@@ -8,7 +8,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import dask.dataframe as dd
@@ -16,11 +16,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dask.utils import format_bytes
+from fsspec import AbstractFileSystem
 
 from dask_exo import validation
+from dask_exo.checkpoint import atomic_io
 from dask_exo.cli.validate import Checksum, checksum
 from dask_exo.cluster.ownership import PANDAS_3
-from dask_exo.dataframe.parquet_commit import LocalCommitter, check_target, publish
+from dask_exo.dataframe.parquet_commit import (
+    LocalCommitter,
+    ObjectStoreCommitter,
+    check_target,
+    publish,
+)
 from dask_exo.errors import ExoError, InputError, OutputError, SortKeyError
 from dask_exo.partitions.kernels.parquet import ParquetEngine
 from dask_exo.partitions.wire_format import to_wire
@@ -32,44 +39,57 @@ ROW_GROUP = 2**17
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".parq": "parquet", ".csv": "csv"}
 
 
-def files(path: str | Path) -> list[Path]:
-    """List the data files of a file, a directory (not below it) or a glob, in order of name."""
-    source = Path(path)
-    if source.is_dir():
-        paths = [f for f in source.iterdir() if f.suffix in _SUFFIXES and _is_visible(f)]
-        if not paths:
+def files(path: str | Path) -> dict[str, int]:
+    """List the data files of a file, a directory (not below it) or a glob, in order of name.
+
+    ``path`` may be a URL for fsspec. Return the path or URL of each file, and its bytes.
+    """
+    fs, source = atomic_io.located(str(path))
+    if fs.isdir(source):
+        names = [name for name in fs.ls(source, detail=False) if _suffix(name) in _SUFFIXES]
+        found = {name: entry for name in names if (entry := _visible(fs, name))}
+        if not found:
             raise InputError(
                 f"no Parquet or CSV files in the directory {str(path)!r}: give another one"
             )
-    elif source.exists():
-        paths = [source]
+    elif fs.exists(source):
+        found = {source: fs.info(source)}
     else:
-        anchor = Path(source.anchor)
-        paths = [f for f in anchor.glob(str(source.relative_to(anchor))) if _is_visible(f)]
-        if not paths:
+        found = {name: entry for name in fs.glob(source) if (entry := _visible(fs, name))}
+        if not found:
             raise InputError(f"no file, directory or glob matches {str(path)!r}: give another path")
-    return sorted(paths)
+    local = atomic_io.is_local(fs)
+    return {
+        name if local else fs.unstrip_protocol(name): int(found[name]["size"])
+        for name in sorted(found)
+    }
 
 
-def _is_visible(path: Path) -> bool:
-    return path.is_file() and path.name[0] not in "._"
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix
+
+
+def _visible(fs: AbstractFileSystem, name: str) -> dict[str, Any]:
+    """Return the entry of a file; empty for directories and hidden files."""
+    entry: dict[str, Any] = fs.info(name)
+    hidden = PurePosixPath(name).name.startswith((".", "_"))
+    return {} if hidden or entry["type"] != "file" else entry
 
 
 def read(path: str | Path, *, partition_bytes: int | None = None) -> dd.DataFrame:
-    """Read Parquet or CSV files, by their suffix: a file, a directory or a glob.
+    """Read Parquet or CSV files, by their suffix: a file, a directory, a glob, or a URL of one.
 
     ``partition_bytes`` is the approximate size of a partition in the files.
     """
     paths = files(path)
-    kind, *others = {_SUFFIXES.get(f.suffix, f.suffix) for f in paths}
+    suffixes = set(map(_suffix, paths))
+    kind, *others = {_SUFFIXES.get(suffix, suffix) for suffix in suffixes}
     if others or kind not in _SUFFIXES.values():
-        actual = f"suffixes {sorted({f.suffix for f in paths})}"
+        actual = f"suffixes {sorted(suffixes)}"
         raise InputError(f"cannot read {str(path)!r}: {actual}, need all parquet or all csv")
     read_files = dd.read_csv if kind == "csv" else dd.read_parquet
     try:
-        frame: dd.DataFrame = read_files(
-            [str(f) for f in paths], blocksize=partition_bytes or "default"
-        )
+        frame: dd.DataFrame = read_files(list(paths), blocksize=partition_bytes or "default")
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
         raise InputError(
             f"cannot read {str(path)!r} as {kind}: {error}. Name the files that are {kind}"
@@ -116,7 +136,7 @@ def generated_input(size: int, seed: int, skew: float, partition_bytes: int) -> 
 
 def file_input(path: str, choose_size: Callable[[int], int]) -> SortInput:
     """Return the rows of files; ``choose_size`` maps their bytes to those of a partition."""
-    nbytes = sum(file.stat().st_size for file in files(path))
+    nbytes = sum(files(path).values())
     return SortInput(read(path, partition_bytes=choose_size(nbytes)), nbytes)
 
 
@@ -138,12 +158,12 @@ def sort_to_parquet(
     overwrite: bool = False,
     nbytes: int | None = None,
     **options: Any,
-) -> Path:
+) -> Path | str:
     """Sort a Dask DataFrame, ascending with nulls last, into a directory of Parquet files.
 
     Tasks write to a hidden directory beside ``output``, which is renamed at the end: there is never
     half an output, and a failure or Ctrl-C leaves an old one as it was. ``part.0.parquet`` has the
-    smallest rows.
+    smallest rows. A URL is written by ``ddf.exo.to_parquet``.
 
     ``overwrite`` replaces an existing output, if it contains only Parquet files. With ``nbytes``,
     the size of the output, refuse to start if it does not fit on the disk. Other options are those
@@ -152,9 +172,17 @@ def sort_to_parquet(
     """
     keys = [by] if isinstance(by, str) else list(by)
     target = check(frame, keys, output, overwrite=overwrite, nbytes=nbytes)
-    with _replacing(target, overwrite=overwrite) as temporary, _named_null_keys(keys):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_named_null_keys(keys))
         frame = _with_comparable_keys(frame, keys)
         ordered = frame.sort_values(keys, ignore_index=True, sort_function=sort_rows)
+        if not isinstance(target, Path):
+            compression = options.get("compression", "snappy") or "none"
+            ordered.exo.to_parquet(
+                target, overwrite=overwrite, write_index=False, compression=compression
+            )
+            return target
+        temporary = stack.enter_context(_replacing(target, overwrite=overwrite))
         ordered.to_parquet(
             temporary,
             write_index=False,
@@ -172,9 +200,16 @@ def check(
     *,
     overwrite: bool = False,
     nbytes: int | None = None,
-) -> Path:
-    """Raise those errors of `sort_to_parquet` that are known before anything runs."""
+) -> Path | str:
+    """Raise those errors of `sort_to_parquet` that are known before anything runs.
+
+    Return the absolute path of the output, or its URL.
+    """
     _check_columns(frame, by)
+    fs, root = atomic_io.located(str(output))
+    if not atomic_io.is_local(fs):
+        ObjectStoreCommitter(fs, root, "").begin(overwrite=overwrite)
+        return str(output)
     target = Path(output).resolve()
     if not target.parent.is_dir():
         raise OutputError(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from dask.utils import natural_sort_key
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_exo.errors import InputError, ValidationError
 
@@ -84,20 +87,22 @@ def checksum(frames: Iterable[pd.DataFrame | pa.Table]) -> Checksum:
 
 
 def validate(directory: str | Path, by: str | Sequence[str], *, workers: int = 1) -> Summary:
-    """Read the ``*.parquet`` files of a sorted output, in natural order of their names.
+    """Read the ``*.parquet`` files of a sorted output, or a URL, in natural order of their names.
 
     Rows must ascend by the keys ``by``, the most significant first, nulls last. Each of the
     parallel readers needs memory for about one row group. Raises `InputError` if there is no file
     or key, and `ValidationError` if a file cannot be read.
     """
     keys = [by] if isinstance(by, str) else list(by)
-    paths = sorted(Path(directory).glob("*.parquet"), key=lambda path: natural_sort_key(path.name))
+    fs, folder = url_to_fs(str(directory))
+    names = fs.glob(f"{folder.rstrip('/')}/*.parquet")
+    paths = sorted(names, key=lambda path: natural_sort_key(PurePosixPath(path).name))
     if not paths:
         raise InputError(
             f"nothing to validate: no *.parquet in {str(directory)!r}; give another directory"
         )
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        parts = list(pool.map(functools.partial(_read_part, keys=keys), paths))
+        parts = list(pool.map(functools.partial(_read_part, fs, keys=keys), paths))
     total = _Run()
     for part in parts:
         total.append(part)
@@ -164,10 +169,10 @@ def _run(batch: pa.RecordBatch, keys: Sequence[str], part: str, start: int) -> _
     return _Run(part, start, total, int(equal.sum()), disorder, first, last)
 
 
-def _read_part(path: Path, keys: Sequence[str]) -> _Run:
-    run = _Run(path.name)
+def _read_part(fs: AbstractFileSystem, path: str, keys: Sequence[str]) -> _Run:
+    run, local = _Run(PurePosixPath(path).name), isinstance(fs, LocalFileSystem)
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with pq.ParquetFile(path if local else fs.open(path), memory_map=local) as file:
             columns = file.schema_arrow.names
             missing = [name for name in keys if name not in columns]
             if missing:
@@ -176,7 +181,7 @@ def _read_part(path: Path, keys: Sequence[str]) -> _Run:
                 )
             for batch in file.iter_batches(_BATCH, use_threads=False):
                 if len(batch):
-                    run.append(_run(batch, keys, path.name, run.checksum.rows))
+                    run.append(_run(batch, keys, run.part, run.checksum.rows))
         run.shrink()
     except (OSError, pa.ArrowException) as error:
         raise ValidationError(f"cannot read {str(path)!r}: {error}. Sort it again") from error

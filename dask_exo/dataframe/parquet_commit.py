@@ -20,6 +20,7 @@ import glob
 import json
 import os
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dask_exo.checkpoint import atomic_io
 from dask_exo.errors import InputError, OutputError, OutputExistsError
 
 _LOCAL = LocalFileSystem()
+PARALLEL = 16  # requests at a time
 OLD = ".old"
 METADATA = ("_metadata", "_common_metadata")  # files of Parquet
 
@@ -172,13 +174,19 @@ class ObjectStoreCommitter:
         if commit is None:
             return
         staging = f"{self._path}/{commit['staging']}"
-        for file in commit["files"]:
+
+        def copy(file: str) -> None:
             if self._fs.exists(f"{staging}/{file}"):
                 self._fs.cp_file(f"{staging}/{file}", f"{self._path}/{file}")
-        self._write(MANIFEST, {"files": commit["files"]})
-        for file in commit["old"]:
+
+        def delete(file: str) -> None:
             if self._fs.exists(f"{self._path}/{file}"):
                 self._fs.rm_file(f"{self._path}/{file}")
+
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            list(pool.map(copy, commit["files"]))
+            self._write(MANIFEST, {"files": commit["files"]})
+            list(pool.map(delete, commit["old"]))
         atomic_io.remove(self._fs, staging)
         self._fs.rm_file(f"{self._path}/{COMMIT}")
 

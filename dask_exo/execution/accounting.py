@@ -20,6 +20,7 @@ import psutil
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, StoreUsage
 from dask_exo.cluster.handover import HandoverFutures
+from dask_exo.cluster.object_storage import take_counts
 from dask_exo.cluster.resources import amounts_of
 from dask_exo.cluster.task_status import OutputDigest
 from dask_exo.errors import ClusterError, IntegrityError, NonDeterminismError
@@ -233,6 +234,7 @@ def observed(futures: Futures) -> Iterator[StoreSampler]:
                     spilled,
                     restored,
                     failed,
+                    take_counts(),
                 )
             )
 

@@ -184,7 +184,7 @@ class TaskCall:
             yield events.TasksFinished(
                 name, len(tasks), seconds, nbytes, here, tuple(tasks), gpus, moved[name]
             )
-            span = span and span._replace(start=span.start + seconds)
+            span = span and span._replace(start=span.start + seconds, requests={})
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:

@@ -129,6 +129,7 @@ class Collector:
         self.active_runs: dict[int, float] = {}  # run → its start
         self.started, self._ended = float("inf"), 0.0  # seconds since 1970
         self.calls = self.objects = self.spilled = self.restored = 0
+        self.requests = Counter[str]()  # to object storage, by operation
         self.repeated = Counter[str]()  # group → partitions recomputed after a loss
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
@@ -217,6 +218,7 @@ class Collector:
         self.objects += event.objects
         self.spilled += event.spilled
         self.restored += event.restored
+        self.requests.update(event.requests)
         self.active_runs.pop(event.run, None)
         self._rows = {name: row for name, row in self._rows.items() if name[0] != event.run}
         if not self.active_runs:
@@ -235,6 +237,7 @@ class Collector:
     @_note.register
     def _(self, event: events.TasksFinished) -> None:
         ran = event.ran or CallSpan("", 0, event.time - event.seconds, event.seconds, 0)
+        self.requests.update(ran.requests)
         row = self._row(event, event.group, event.time - event.seconds)
         group = self._groups.setdefault(event.group, TaskGroup(event.group))
         row.done += event.count
@@ -373,6 +376,7 @@ class Collector:
                 slowest=self._slowest.all(),
                 largest=self._largest.all(),
                 shares=tuple(self._shares.values()),
+                requests=dict(self.requests),
                 recovered=dict(self._recovered),
                 refused=dict(self._refused),
             )

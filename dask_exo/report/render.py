@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
 
+from dask_exo.cluster.object_storage import RETRIED, THROTTLED, cost
 from dask_exo.errors import MissingPackageError
 from dask_exo.report.advice import advise
 from dask_exo.report.summary import Figures, as_json
@@ -56,14 +57,36 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "most in the store", format_bytes(figures.peak_store)
     if figures.peak_rss:
         yield "most of all workers", format_bytes(figures.peak_rss)
-    if figures.cost is not None:
-        per_terabyte = figures.cost_per_terabyte
-        suffix = "" if per_terabyte is None else f", $ {per_terabyte:.2f} per TB shuffled"
-        yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{suffix}"
+    yield from _costs(figures)
     for what, count in figures.recovered.items():
         yield "repeated", f"{what}: {count}"
     for group, reason in figures.refused.items():
         yield "no checkpoint", f"{group}: {reason}"
+
+
+def _costs(figures: Figures) -> Iterator[tuple[str, str]]:
+    if figures.requests:
+        yield "object storage", requests_text(figures.requests)
+    if figures.cost is not None:
+        per_terabyte = figures.cost_per_terabyte
+        suffix = "" if per_terabyte is None else f", $ {per_terabyte:.2f} per TB shuffled"
+        yield "cost", f"{figures.node_hours:.4f} node-hours, $ {figures.cost:.4f}{suffix}"
+
+
+def requests_text(requests: Mapping[str, int]) -> str:
+    """Return requests to object storage, and their cost.
+
+    Examples
+    --------
+    >>> requests_text({"GetObject": 2000, "PutObject": 10, "retried": 1})
+    '2,010 requests (GetObject 2,000, PutObject 10), 1 retried, 0 throttled, about $ 0.0009'
+    """
+    others = dict(requests)
+    retried, throttled = others.pop(RETRIED, 0), others.pop(THROTTLED, 0)
+    most = sorted(others.items(), key=lambda item: -item[1])
+    names = ", ".join(f"{name} {count:,}" for name, count in most)
+    repeated = f"{retried:,} retried, {throttled:,} throttled"
+    return f"{sum(others.values()):,} requests ({names}), {repeated}, about $ {cost(others):.4f}"
 
 
 def duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_exo.cluster.object_storage import cost
 from dask_exo.errors import InputError
 
 IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
@@ -124,6 +125,8 @@ class Figures:
     slowest: tuple[TaskSummary, ...] = ()
     largest: tuple[TaskSummary, ...] = ()
     shares: tuple[GpuShare, ...] = ()
+    #: requests to object storage by operation; "retried" and "throttled" ones are among them
+    requests: Mapping[str, int] = field(default_factory=dict)
     recovered: Mapping[str, int] = field(default_factory=dict)  #: kind of recovered work → count
     refused: Mapping[str, str] = field(default_factory=dict)  #: not checkpointed → reason
 
@@ -159,6 +162,11 @@ class Figures:
         return None if self.price is None else self.node_hours * self.price
 
     @property
+    def request_cost(self) -> float:
+        """Cost of the requests to object storage, by the list price of S3."""
+        return cost(self.requests)
+
+    @property
     def cost_per_terabyte(self) -> float | None:
         """Cost per shuffled terabyte; None without a price or shuffle."""
         if self.cost is None or not self.shuffled:
@@ -166,7 +174,10 @@ class Figures:
         return self.cost / (self.shuffled / 1e12)
 
 
-DERIVED = ("tasks", "shuffled", "busy", "gpu_busy", "node_hours", "cost", "cost_per_terabyte")
+DERIVED = (
+    *("tasks", "shuffled", "busy", "gpu_busy"),
+    *("node_hours", "cost", "cost_per_terabyte", "request_cost"),
+)
 KINDS = {
     "groups": TaskGroup,
     "shuffles": ShuffleSummary,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests._data import run_python
@@ -22,13 +26,49 @@ ROOT = Path(__file__).parents[2]
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[s3fs.S3FileSystem]:
+# One request of so many fails, and of each thousand the last thirty are throttled; all are counted.
+SERVER = """
+import itertools, sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+inner, port, one_of = DomainDispatcherApplication(create_backend_app), *map(int, sys.argv[1:])
+number, lock = itertools.count(), threading.Lock()
+seen = dict.fromkeys(("requests", "failed", "throttled"), 0)
+
+def app(environ, start_response):
+    path = environ["PATH_INFO"]
+    if path == "/seen":
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [" ".join(map(str, seen.values())).encode()]
+    with lock:
+        i = next(number)
+        kind = ""
+        if one_of:
+            kind = "throttled" if i % 1000 >= 970 else "failed" if i % one_of == one_of - 1 else ""
+        seen["requests"] += 1
+        if kind:
+            seen[kind] += 1
+    if not kind:
+        return inner(environ, start_response)
+    while environ["wsgi.input"].read(2**20):
+        pass
+    status, code = ("503 Slow Down", "SlowDown") if kind == "throttled" else (
+        "500 Internal Server Error", "InternalError")
+    start_response(status, [("Content-Type", "application/xml")])
+    return [f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()]
+
+run_simple("127.0.0.1", port, app, threaded=True)
+"""
+
+
+@pytest.fixture(scope="module", params=[0, 100], ids=["well", "faulty"])
+def s3(request: pytest.FixtureRequest) -> Iterator[s3fs.S3FileSystem]:
     """A bucket; programs find it by their environment."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
+    command = [sys.executable, "-c", SERVER, str(port), str(request.param)]
     quiet = subprocess.DEVNULL
     server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
     address = f"http://127.0.0.1:{port}"
@@ -47,6 +87,38 @@ def s3() -> Iterator[s3fs.S3FileSystem]:
         yield fs
     server.kill()
     server.wait()
+
+
+def injected(s3: s3fs.S3FileSystem) -> dict[str, int]:
+    """Return the requests that the emulator has seen, and those that it has refused."""
+    with urllib.request.urlopen(f"{s3.endpoint_url}/seen") as page:
+        numbers = map(int, page.read().split())
+    return dict(zip(("requests", "failed", "throttled"), numbers, strict=True))
+
+
+def test_a_sort_from_bucket_to_bucket(s3, tmp_path) -> None:
+    rows = np.random.default_rng(0).integers(0, 10**9, (600_000, 4))
+    frame = pd.DataFrame(rows, columns=list("abcd"))
+    for i in range(6):
+        frame[i::6].to_parquet(f"s3://bucket/in/{i}.parquet")
+    before = injected(s3)
+    command = ["-m", "dask", "exo", "sort", "--input", "s3://bucket/in", "--by", "a,b"]
+    command += ["--output", "s3://bucket/out", "--partition-size", "1MB"]
+    command += ["--object-store-memory", "200MB", "--num-cpus", "2"]
+    done = run_python(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "validated: 600,000 rows in order, checksum equal" in done.stdout
+    line = next(line for line in done.stdout.splitlines() if line.startswith("object storage"))
+    requests, retried, throttled = map(int, re.findall(r"([\d,]+) (?:req|ret|thr)", line))
+    after = injected(s3)
+    grown = {name: after[name] - before[name] for name in after}
+    assert requests <= grown["requests"] <= 3 * requests, (line, grown)
+    assert (retried > 0) == (grown["failed"] + grown["throttled"] > 0), (line, grown)
+    assert throttled <= grown["throttled"]
+    names = [Path(name).name for name in s3.find("bucket/out")]
+    assert all(name.startswith("part-") or name == "_exo_manifest.json" for name in names), names
+    s3.rm("bucket/out", recursive=True)
+    s3.rm("bucket/in", recursive=True)
 
 
 def test_cloudsort_from_bucket_to_bucket(s3) -> None:

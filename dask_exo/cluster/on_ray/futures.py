@@ -40,6 +40,7 @@ from dask_exo.cluster.futures import (
     result,
     returned,
 )
+from dask_exo.cluster.object_storage import slow_down_if_throttled
 from dask_exo.cluster.on_ray import demand, drain, tasks
 from dask_exo.cluster.on_ray.connection import (
     alive,
@@ -73,11 +74,12 @@ _reporter = Reporter()  # of this worker
 
 @lru_cache(1)
 def _listen() -> None:
-    """Let this worker be interrupted: Ray cancels tasks by interrupts.
+    """Prepare this worker, and let it be interrupted: Ray cancels tasks by interrupts.
 
     Programs that a shell starts in the background ignore interrupts, and so do the workers of a
     Ray that was started there.
     """
+    slow_down_if_throttled()
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
