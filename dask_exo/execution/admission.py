@@ -56,14 +56,6 @@ def bottleneck(view: LoopState, *, tasks_per_slot: int, budget: int) -> str:
     return "" if fits else wait
 
 
-def next_cpu_request(current: float, limit: int) -> int | None:
-    """Return the slots for a task whose node ran out of memory: half a node, then a whole one."""
-    if current >= limit:
-        return None
-    half = max(2, limit // 2)
-    return half if current < half else limit
-
-
 SPEED = 250e6  # bytes that one task pickles, hashes and writes per second, on a local disk
 FILE = 0.01  # seconds per file of any size, on a local disk
 

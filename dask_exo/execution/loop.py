@@ -16,7 +16,7 @@ from itertools import chain
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.ownership import owned
-from dask_exo.cluster.resources import ResourceRequest
+from dask_exo.cluster.resources import ResourceRequest, widen_request
 from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values
 from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError
 from dask_exo.execution import messages
@@ -42,7 +42,6 @@ from dask_exo.execution.submission import (
     raise_remote,
     receipts,
     serialize_call,
-    widen_request,
 )
 from dask_exo.planning.normalize import Key
 from dask_exo.planning.plan import Bundle, Plan, Stage, labels, requests_of
@@ -373,7 +372,8 @@ class Run:
         if call.actor is not None:  # it had its resources to itself, and Ray retried it
             raise error
         first = call.bundles[0]
-        call.needs = widen_request(call.needs, self._futures.nodes(), first.key, error)
+        what = f"task {first.key!r}"
+        call.needs = widen_request(call.needs, self._futures.nodes(), what, error)
         events.emit(events.GaveWay(self._labels[first.group], call.needs["num_cpus"]))
         self._send(call)
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
-from dask.utils import format_bytes
 
 from dask_exo import events
-from dask_exo.cluster.futures import Futures, Node, Ref, SubmitOptions
+from dask_exo.cluster.futures import Futures, Ref, SubmitOptions
 from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError, WorkerLostError
 from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
-from dask_exo.execution.admission import next_cpu_request
 from dask_exo.execution.persisted import Local, Remote, collecting_refs, promises_exist
 from dask_exo.execution.ready_queue import HeldValues, Location
 from dask_exo.execution.worker import run_bundles
@@ -200,25 +198,3 @@ def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) 
             error.add_note(f"dask_exo: no result of task {name(refs[0])}")
             raise
     return [receipts(futures, [ref], name)[0] for ref in refs]
-
-
-def widen_request(
-    needs: SubmitOptions | None, nodes: Sequence[Node], key: Key, error: OutOfMemoryError
-) -> SubmitOptions:
-    """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
-
-    Raise `OutOfMemoryError` if the task had a whole node.
-    """
-    largest = max(nodes, key=lambda node: node.slots)
-    options = dict(needs or {})
-    slots = next_cpu_request(float(options.get("num_cpus") or 1), largest.slots)
-    if slots is None:
-        memory = (largest.resources or {}).get("memory")
-        capacity = "" if memory is None else f" It has {format_bytes(int(memory))} for tasks."
-        raise OutOfMemoryError(
-            f"task {key!r} was stopped because its node ran out of memory, even with no other "
-            f"task beside it.{capacity} Make smaller partitions: npartitions= of the shuffle "
-            f"before it, blocksize= where it is read, or .repartition(partition_size=); or take "
-            f"nodes with more memory, or a smaller store (exo.object-store-memory). ({error})"
-        ) from error
-    return {**options, "num_cpus": slots}

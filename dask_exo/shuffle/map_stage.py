@@ -6,8 +6,9 @@ submitted while their maps still run, so the sizes of their blocks are estimated
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -133,11 +134,24 @@ class MapStage:
 
         It does not wait for late calls.
         """
-        rows = yield from self.take(count, allow_speculation=True)
+        with self.unread():
+            rows = yield from self.take(count, allow_speculation=True)
         while self._attempts.on_time:
             yield from self._attempts.wait()
             self.collect_finished()
         self._ahead, self.rounds = rows, 0
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        """Take maps, inside the block, whose outputs no task reads before they have finished.
+
+        So a map that lacks memory can run again.
+        """
+        self._attempts.unread = True
+        try:
+            yield
+        finally:
+            self._attempts.unread = False
 
     def exclude_slow_nodes(self) -> Spec:
         """Give no more maps, and no reducers, to nodes that were slow in `probe`.

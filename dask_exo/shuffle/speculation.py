@@ -15,7 +15,9 @@ from weakref import ref
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
+from dask_exo.cluster.resources import widen_request
 from dask_exo.cluster.waiting import Steps, Until
+from dask_exo.errors import OutOfMemoryError
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
@@ -46,6 +48,7 @@ class MapAttempt:
     since: float | None = None  # estimated time when it got a slot: calls get slots in their order
     late: bool = False
     copy: SpeculativeAttempt | None = None
+    needs: dict[str, Any] | None = None  # its options
 
 
 class MapConsumer(Protocol):
@@ -72,6 +75,8 @@ class MapAttempts:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._slow: frozenset[str] = frozenset()
         self.consumers: list[MapConsumer] = []
+        self.unread = False  # no task reads an output before its map has finished
+        self._needs: dict[str, Any] | None = None  # more slots, once a map has lacked memory
 
     @property
     def _slots(self) -> int:
@@ -102,8 +107,8 @@ class MapAttempts:
         if node is None and self._slow:
             node = self._choose_fast_node()
         *row[:], receipt = self._call(row.owned, args, node)
-        attempt = MapAttempt(receipt, row.parts, node, row.owned, ref(row))
-        if self.speculates and allow_speculation:
+        attempt = MapAttempt(receipt, row.parts, node, row.owned, ref(row), needs=self._needs)
+        if (self.speculates or self.unread) and allow_speculation and self._workers is None:
             attempt.row, attempt.args = row, args
         else:
             row.final = True
@@ -140,8 +145,11 @@ class MapAttempts:
         won_by_copy = [attempt for attempt in finished if attempt.receipt not in done]
         for attempt in finished:
             self._keep_first(attempt, copied=attempt in won_by_copy)
-        receipts: list[Receipt] = self._futures.get([attempt.receipt for attempt in finished])
+        receipts = self._receipts(finished)
+        finished = [attempt for attempt in finished if attempt not in self._in_flight]
         for attempt, receipt in zip(finished, receipts, strict=True):
+            if attempt.row is not None:
+                attempt.row.final = True
             if (row := attempt.output()) is not None:
                 row.sizes = receipt.sizes
             if attempt not in won_by_copy:
@@ -149,6 +157,29 @@ class MapAttempts:
         if self.speculates:
             self._launch_speculative()
         return [(f.owned, f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
+
+    def _receipts(self, finished: Sequence[MapAttempt]) -> list[Receipt]:
+        """Return the receipts of calls; start those again whose nodes ran out of memory."""
+        try:
+            return self._futures.get([attempt.receipt for attempt in finished])
+        except OutOfMemoryError as error:
+            if len(finished) > 1:
+                return [r for attempt in finished for r in self._receipts([attempt])]
+            self._give_way(finished[0], error)
+            return []
+
+    def _give_way(self, attempt: MapAttempt, error: OutOfMemoryError) -> None:
+        """Start a call again with more slots, so with fewer neighbours; all further ones, too."""
+        if attempt.row is None:  # a merge reads its blocks already
+            raise error
+        nodes = self._futures.nodes()
+        if attempt.needs == self._needs:  # it is the first of those that ran side by side
+            self._needs = widen_request(self._needs, nodes, "a map of a shuffle", error)
+            events.emit(events.GaveWay("map", self._needs["num_cpus"]))
+        *attempt.row[:], attempt.receipt = self._call(attempt.owned, attempt.args, None)
+        attempt.needs, attempt.since, attempt.copy = self._needs, None, None
+        attempt.node, attempt.late = None, False
+        self._in_flight.append(attempt)
 
     def slow_nodes(self) -> frozenset[str]:
         """Return the slow nodes; from now on they get no maps if others can run them."""
@@ -162,8 +193,10 @@ class MapAttempts:
     def _call(self, owned: Sequence[range], args: tuple[Any, ...], node: str | None) -> list[Ref]:
         if self._workers is not None:
             return self._workers(len(owned) + 1, self._map, owned, *args)
-        node = self._places.prefer(node)
-        return self._futures.split(len(owned) + 1, self._map, owned, *args, node=node)
+        node, options = self._places.prefer(node), self._needs
+        return self._futures.split(
+            len(owned) + 1, self._map, owned, *args, node=node, options=options
+        )
 
     def _keep_first(self, attempt: MapAttempt, *, copied: bool) -> None:
         """Keep the blocks of the attempt that finished first; cancel the other one."""
@@ -172,8 +205,6 @@ class MapAttempts:
             if copied and attempt.row is not None:
                 attempt.row[:] = attempt.copy.blocks
                 attempt.receipt = attempt.copy.receipt
-        if attempt.row is not None:
-            attempt.row.final = True
 
     def _record_duration(self, attempt: MapAttempt, receipt: Receipt) -> None:
         if attempt.since is None:

@@ -1,7 +1,8 @@
-"""A node with memory for one large task: ``python -m tests.faults.tight GIGABYTES [joined]``.
+"""A node with memory for one large task: ``python -m tests.faults.tight GIGABYTES``.
 
-Prints a line of JSON: what became of six tasks of so many gigabytes each on four slots. ``joined``:
-the node belongs to a cluster whose own settings retry such tasks endlessly.
+Prints a line of JSON: what became of six tasks of so many gigabytes each on four slots. With
+``joined`` as another argument, the node belongs to a cluster whose own settings retry such tasks
+endlessly; with ``shuffled``, the tasks are maps of a shuffle.
 """
 
 from __future__ import annotations
@@ -73,14 +74,16 @@ def tight_ray(*, joined: bool) -> Iterator[None]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def run(gigabytes: float) -> dict[str, Any]:
+def run(gigabytes: float, *, shuffled: bool) -> dict[str, Any]:
     """Compute; return what it was that came out."""
     meta = pd.DataFrame({"i": [0], "x": [0.0]})
     ddf = dd.from_map(hungry, range(TASKS), gigabytes=gigabytes, meta=meta)
+    if shuffled:
+        ddf = ddf.shuffle("i", npartitions=3)
     answer: dict[str, Any] = {"text": ""}
     with dask.config.set(scheduler=dask_exo.get), recording() as stats:
         try:
-            answer["result"] = ddf.compute().x.tolist()
+            answer["result"] = sorted(ddf.compute().x.tolist())
         except OutOfMemoryError as error:
             answer["text"] = str(error)
     answer["gave way"] = [event.slots for event in stats.gave_way]
@@ -89,4 +92,4 @@ def run(gigabytes: float) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tight_ray(joined="joined" in sys.argv):
-        print(json.dumps(run(float(sys.argv[1]))))
+        print(json.dumps(run(float(sys.argv[1]), shuffled="shuffled" in sys.argv)))

@@ -51,7 +51,8 @@ def run(
     stage = MergeStage(futures, maps, spec, width, caps)
     rows = yield from maps.take(0, allow_speculation=True)  # those that were measured, if any
     if not factor:
-        rows += yield from maps.take(len(maps), allow_speculation=True)
+        with maps.unread():
+            rows += yield from maps.take(len(maps), allow_speculation=True)
         yield from maps.finish()
         stage.add_unmerged(rows)
         return stage.inputs()

@@ -39,7 +39,8 @@ def run(futures: Futures, maps: MapStage, spec: Spec, *, sharing: int) -> Steps[
         measured = yield from maps.take(0, allow_speculation=True)
         stage.rounds.append(stage.merge(measured))
         del measured
-    rows = yield from maps.take(len(maps), owned=owned, allow_speculation=True)
+    with maps.unread():
+        rows = yield from maps.take(len(maps), owned=owned, allow_speculation=True)
     yield from maps.finish()
     yield from stage.wait_for_rounds(0)
     stage.add_unmerged(rows)

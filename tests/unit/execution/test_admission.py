@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
+from dask_exo.cluster.resources import next_cpu_request, widen_request
 from dask_exo.cluster.spilling import used_share
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.accounting import INTERVAL, MemoryPressure
-from dask_exo.execution.admission import LoopState, bottleneck, next_cpu_request
+from dask_exo.execution.admission import LoopState, bottleneck
 from dask_exo.execution.persisted import Remote
 from dask_exo.execution.ready_queue import HeldValues
-from dask_exo.execution.submission import widen_request
 from dask_exo.report import recording
 from dask_exo.testing import InlineFutures
 
@@ -101,13 +101,13 @@ def test_memory_is_looked_at_once_a_second() -> None:
 
 def test_the_last_error_names_the_node_and_the_remedy() -> None:
     error = OutOfMemoryError("killed at 0.95")
-    needs = widen_request(None, NODES, "x", error)
+    needs = widen_request(None, NODES, "task 'x'", error)
     assert needs == {"num_cpus": 4}
-    needs = widen_request({"num_gpus": 1, **needs}, NODES, "x", error)
+    needs = widen_request({"num_gpus": 1, **needs}, NODES, "task 'x'", error)
     assert needs == {"num_gpus": 1, "num_cpus": 8}
     said = r"task 'x' .*3\.73 GiB for tasks.*npartitions=.*killed at 0\.95"
     with pytest.raises(OutOfMemoryError, match=said) as caught:
-        widen_request(needs, NODES, "x", error)
+        widen_request(needs, NODES, "task 'x'", error)
     assert isinstance(caught.value, (MemoryError, ExoError))
     assert isinstance(caught.value, WorkerLostError)
 

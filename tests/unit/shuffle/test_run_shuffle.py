@@ -16,7 +16,9 @@ from dask_exo.cluster.futures import DiskUsage, Node
 from dask_exo.cluster.on_ray.node_state import look
 from dask_exo.cluster.spilling import usable
 from dask_exo.cluster.waiting import drive
-from dask_exo.errors import SpillError
+from dask_exo.errors import OutOfMemoryError, SpillError
+from dask_exo.execution.worker import run_map
+from dask_exo.report import recording
 from dask_exo.shuffle.blocks import merge, pack
 from dask_exo.shuffle.choose import Limits
 from dask_exo.shuffle.map_stage import Refs
@@ -129,3 +131,55 @@ def test_a_stopped_computation_releases_all_values() -> None:
         assert f.live == 0
         f.size = 10**9
         assert len(ddf.shuffle("k").compute(scheduler=Scheduler(f))) == 600
+
+
+class Tight(InlineFutures):
+    """A cluster of nodes with memory for a map only where it has some slots to itself."""
+
+    def __init__(self, nodes: int, needs: int, after: int = 0) -> None:
+        super().__init__([Node(f"n{i}", 4, 10**9) for i in range(nodes)])
+        self.needs, self.after, self.had = needs, after, []
+
+    def split(self, count, fn, *args, node=None, options=None):
+        if fn is not run_map:
+            return super().split(count, fn, *args)
+        slots = (options or {}).get("num_cpus", 1)
+        self.had.append(slots)
+        if len(self.had) > self.after and slots < self.needs:
+            return super().split(count, fail)
+        return super().split(count, fn, *args)
+
+
+def fail():
+    raise OutOfMemoryError("killed")
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("algorithm", ["simple", "push", "riffle", "two-level", "magnet"])
+def test_maps_that_lack_memory_run_again_with_more_slots(algorithm, nodes) -> None:
+    df = pd.DataFrame({"a": range(1000)})
+    for needs in (2, 4):
+        futures = Tight(nodes, needs)
+        with dask.config.set({"exo.shuffle.algorithm": algorithm}), recording() as stats:
+            shuffled = dd.from_pandas(df, npartitions=30).shuffle("a", npartitions=7)
+            found = shuffled.compute(scheduler=Scheduler(futures))
+        assert sorted(found.a) == list(df.a)
+        assert [event.slots for event in stats.gave_way] == [2, 4][: needs // 2]
+        assert set(futures.had[-10:]) == {needs}  # all further maps, too
+
+
+@pytest.mark.parametrize(("algorithm", "nodes"), [("simple", 1), ("push", 3), ("two-level", 3)])
+def test_later_maps_that_lack_memory_run_again(algorithm, nodes) -> None:
+    df = pd.DataFrame({"a": range(1000)})
+    futures = Tight(nodes, 2, after=20)
+    with dask.config.set({"exo.shuffle.algorithm": algorithm}):
+        shuffled = dd.from_pandas(df, npartitions=60).shuffle("a", npartitions=7)
+        found = shuffled.compute(scheduler=Scheduler(futures))
+    assert sorted(found.a) == list(df.a)
+
+
+def test_a_map_that_lacks_memory_alone_says_what_to_change() -> None:
+    futures = Tight(1, 5)
+    shuffled = dd.from_pandas(pd.DataFrame({"a": range(100)}), npartitions=9).shuffle("a")
+    with pytest.raises(OutOfMemoryError, match=r"a map of a shuffle was stopped .* blocksize="):
+        shuffled.compute(scheduler=Scheduler(futures))
