@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -38,8 +39,16 @@ def _document(name: str) -> dict[str, Any]:
 
 
 def register_defaults() -> None:
-    """Register keys and their defaults with Dask."""
-    dask.config.update_defaults(_document("exo.yaml"))
+    """Register keys and their defaults with Dask.
+
+    The default address is that of the cluster whose job this program is, as Ray says in the
+    environment.
+    """
+    defaults = _document("exo.yaml")
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address != "local" and not address.startswith("http"):  # the page for jobs
+        defaults = {"exo": {**defaults["exo"], "address": address}}
+    dask.config.update_defaults(defaults)
 
 
 def _bytes(key: str, value: int | str) -> int:
@@ -106,6 +115,7 @@ class Config:
     stream_policy: str = _key("stream.policy")
     stream_memory_fraction: float = _key("stream.memory-fraction")
     stream_target: int = _key("stream.target-partition-size", _bytes)
+    share: float = _key("share")
     stall_timeout: float | None = _key("fault.stall-timeout", _seconds)
     node_timeout: float | None = _key("fault.node-timeout", _seconds)
     nondeterminism: str = _key("fault.nondeterminism")

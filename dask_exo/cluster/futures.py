@@ -285,6 +285,13 @@ class Futures(Protocol):
     def resources(self, *, free: bool = False) -> dict[str, float]:
         """Return the amount of each resource of the whole cluster, or of its free part."""
 
+    def share(self, who: str, weight: float) -> float:  # noqa: ARG002  most have one program
+        """Return the part of the cluster that a computation may use now, beside other programs.
+
+        Programs that compute share it in proportion to their weights. A weight of 0 ends ``who``.
+        """
+        return 1.0
+
     def rescue(self, refs: Collection[Ref]) -> None:
         """Copy those of some values to other nodes that only nodes have which are about to end."""
 

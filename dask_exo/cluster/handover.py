@@ -161,6 +161,10 @@ class HandoverFutures(Futures):
         """See `Futures.elastic`."""
         return self._both[-1].elastic
 
+    def share(self, who: str, weight: float) -> float:
+        """See `Futures.share`."""
+        return self._both[-1].share(who, weight)
+
     def rescue(self, refs: Collection[Ref]) -> None:
         """See `Futures.rescue`."""
         self._both[-1].rescue(_divided(list(refs))[1])

@@ -243,12 +243,18 @@ class NodeWatch:
     """The nodes of an elastic cluster while a run goes on, and its demand for more."""
 
     def __init__(
-        self, futures: Futures, plan: Plan, nodes: Sequence[Node], accounting: ShuffleAccounting
+        self,
+        futures: Futures,
+        plan: Plan,
+        nodes: Sequence[Node],
+        accounting: ShuffleAccounting,
+        weight: float,
     ) -> None:
-        self._futures, self._accounting = futures, accounting
+        self._futures, self._accounting, self._weight = futures, accounting, weight
         self._who, self._asked = f"run {uuid.uuid4().hex}", False
         self._last = {node.id for node in nodes}
         self._due = futures.now + NODE_INTERVAL
+        self.share = 1.0  # of the slots, that the run may use
         units = [(bundle.group, bundle.options, 1) for bundle in plan.bundles]
         units += [(stage.label, stage.options, len(stage.parts)) for stage in plan.stages]
         self._total = Counter[str]()
@@ -261,20 +267,29 @@ class NodeWatch:
         """Return the seconds until the next look; None if nodes neither join nor leave."""
         return max(0.0, self._due - self._futures.now) if self._futures.elastic else None
 
+    def begin(self) -> None:
+        """Take a share of the cluster."""
+        if self._futures.elastic:
+            self.share = self._futures.share(self._who, self._weight)
+
     def look(self) -> list[Node] | None:
-        """If it is time, ask for nodes; return the nodes if they have changed."""
+        """If it is time, ask for nodes; return the nodes if they, or its share, have changed."""
         if self.timeout != 0.0:
             return None
         self._due = self._futures.now + NODE_INTERVAL
+        share = self.share
+        self.begin()
         self._asked = self._futures.ask(self._who, wants_of(self._left())) or self._asked
         nodes = self._futures.nodes()
         before, self._last = self._last, {node.id for node in nodes}
-        return None if before == self._last else nodes
+        return None if before == self._last and share == self.share else nodes
 
     def close(self) -> None:
         """Take the demand back."""
-        if self._asked:
-            with contextlib.suppress(Exception):  # the cluster may be gone
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            if self._futures.elastic:
+                self._futures.share(self._who, 0.0)
+            if self._asked:
                 self._futures.ask(self._who, {})
 
     def _left(self) -> Iterator[WorkLeft]:

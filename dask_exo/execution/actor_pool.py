@@ -122,6 +122,7 @@ class ActorPools:
         # bundles and shuffles of each pool that have not finished
         self._unfinished = Counter(o.request for o in options if o.request is not None and o.pool)
         self._width = _max_actors(plan, nodes)
+        self.share = 1.0  # of all resources, that the computation may use
         self._reserve = _reserve(plan) if self._unfinished else {}
         self._has_shuffles = bool(plan.stages)
         self._pools = {
@@ -143,9 +144,10 @@ class ActorPools:
     @property
     def slots(self) -> int:
         """Number of tasks that can run at the same time outside of actors."""
+        slots = max(1, int(self.share * self._slots)) if self._slots else 0
         if self._total is None:
-            return self._slots
-        return max(0, self._slots - math.ceil(round(self._occupied()["CPU"], 9)))
+            return slots
+        return max(0, slots - math.ceil(round(self._occupied()["CPU"], 9)))
 
     def resize(self, nodes: Sequence[Node]) -> None:
         """Use other nodes from now on."""
@@ -155,7 +157,7 @@ class ActorPools:
 
     def width(self, request: ResourceRequest) -> int:
         """Return how many actors a pool may have."""
-        return self._width[request]
+        return max(1, int(self.share * self._width[request]))
 
     def open(self) -> None:
         """Start the first actors of each pool while their inputs are being computed.
@@ -168,7 +170,7 @@ class ActorPools:
             amounts = dict(request.amounts)
             if "GPU" in amounts and not self._has_shuffles:
                 early = max(early, int(self._slots / 2 / max(amounts.get("CPU", 0), 0.5)))
-            for _ in range(min(early, unfinished, self._width[request])):
+            for _ in range(min(early, unfinished, self.width(request))):
                 if self._can_start(request):
                     self._start(request)
         self._futures.stop_retired()
@@ -257,7 +259,7 @@ class ActorPools:
         return occupied
 
     def _can_start(self, request: ResourceRequest, *, nothing_else: bool = False) -> bool:
-        if len(self._pools[request]) >= self._width[request]:
+        if len(self._pools[request]) >= self.width(request):
             return False
         if self._total is None:
             return True

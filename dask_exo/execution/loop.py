@@ -88,7 +88,7 @@ class Run:
         self._values = HeldValues(plan.literals, futures.put)
         self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
-        self._nodes = NodeWatch(futures, plan, nodes, self._accounting)
+        self._nodes = NodeWatch(futures, plan, nodes, self._accounting, config.share)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)
         self._promises: dict[Key, Promise] = dict(plan.promises)
         self._in_flight: dict[Ref, TaskCall] = {}
@@ -147,6 +147,8 @@ class Run:
         for event in self._first_events:
             events.emit(event)
         try:
+            self._nodes.begin()
+            self._limit()
             self._pools.open()
             while self._unfinished:
                 self._shuffles.begin(self._next_stages)
@@ -187,6 +189,7 @@ class Run:
         self._budget = int(self._config.memory_fraction * resources.store)
         self._pools.resize(nodes)
         self._shuffles.resize(nodes)
+        self._limit()
         self._futures.rescue(self._values.refs)
 
     def _progress(self) -> tuple[int, str]:
@@ -194,6 +197,10 @@ class Run:
         in_flight = len(self._in_flight) + self._shuffles.calls
         is_full = in_flight - self._pools.calls >= max(1, self._pools.slots)
         return in_flight, self._bottleneck or ("slots" if is_full else "input")
+
+    def _limit(self) -> None:
+        """Keep to the share of this program, if others compute, too."""
+        self._pools.share = self._shuffles.share = self._nodes.share
 
     @property
     def _next_stages(self) -> list[Stage]:
@@ -259,7 +266,9 @@ class Run:
             in_flight, slots, stored_bytes, self._expected_bytes, expected, behind, tight, probing
         )
         if pool is None:
-            limits = {"tasks_per_slot": self._config.tasks_per_slot, "budget": self._budget}
+            # a task that waits at a worker would keep it from other programs
+            per_slot = self._config.tasks_per_slot if self._nodes.share == 1.0 else 1
+            limits = {"tasks_per_slot": per_slot, "budget": self._budget}
             reason = bottleneck(view, **limits)
             if not reason:
                 self._submit(None, slots)

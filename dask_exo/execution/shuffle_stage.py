@@ -177,6 +177,7 @@ class RunningShuffles:
         self._queue, self._values = queue, values
         self._accounting, self._config, self._watcher = accounting, config, watcher
         self._shuffles: list[RunningShuffle] = []
+        self._share = 1.0
         self._all_places = WeakSet[Places]()  # of shuffles that run, or whose outputs are pending
         # a side of a join, and its result, by the name of the side that it waits for
         self._waiting: dict[str, tuple[RunningShuffle, Shuffled]] = {}
@@ -229,6 +230,17 @@ class RunningShuffles:
             return joins
         return [min(self._queue.stages, key=lambda stage: self._places[stage.key])]
 
+    @property
+    def share(self) -> float:
+        """Part of the slots that maps may use."""
+        return self._share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self._share = share
+        for places in self._all_places:
+            places.share = share
+
     def resize(self, nodes: Sequence[Node]) -> None:
         """Use other nodes: for maps, merges and reducers that have not started."""
         for places in self._all_places:
@@ -263,6 +275,7 @@ class RunningShuffles:
         )
         steps = run_shuffle(self._futures, maps, spec, limits_of(config), stage.label)
         shuffle = RunningShuffle(stage, maps, steps, spec.places, actors)
+        spec.places.share = self._share
         self._all_places.add(spec.places)
         if stage.checkpoint is not None:
             window = spec.slots * config.tasks_per_slot

@@ -91,7 +91,7 @@ class MapStage:
         self._submitted = 0
         self._batch = 1
         self.policy = policy
-        self.planned_slots = max(1, spec.slots)  # for which rounds are chosen
+        self.planned_slots = max(1, spec.places.all_slots)  # for which rounds are chosen
         self.rounds = 0  # calls of `take`
         self.merges = self.merged = 0  # submitted, and known to be finished
         # totals of submitted calls, and of the receipts of finished ones
@@ -105,6 +105,12 @@ class MapStage:
     def __bool__(self) -> bool:
         """Return whether a part has not been taken yet."""
         return bool(self._ahead) or self._submitted < len(self._parts)
+
+    @property
+    def _window(self) -> float:
+        """Calls in flight; where others share the cluster, none waits at a worker."""
+        share = self._spec.places.share
+        return self._spec.slots * (self._per_slot if share == 1.0 else 1.0)
 
     @property
     def remaining(self) -> range:
@@ -198,8 +204,8 @@ class MapStage:
         """
         self.rounds += 1
         owned = self._spec.owned if owned is None else owned
-        if self._spec.slots > self.planned_slots:  # nodes have joined, with their stores
-            count = count * self._spec.slots // self.planned_slots
+        if (now := self._spec.places.all_slots) > self.planned_slots:  # with more stores
+            count = count * now // self.planned_slots
         first = 0 if self._ahead else self._submitted
         stop = min(first + count, len(self._parts))
         rows, self._ahead = self._ahead, []  # the probed ones come first, and together
@@ -236,7 +242,7 @@ class MapStage:
         self, parts: range, *, node: str | None, owned: Sequence[range], allow_speculation: bool
     ) -> Steps[MapOutput]:
         """Submit one call, for the first of some ``parts``."""
-        while len(self._attempts) >= self._per_slot * self._spec.slots:
+        while len(self._attempts) >= self._window:
             yield from self._attempts.wait(oldest=True)
             self.collect_finished()
         size = min(self._batch, len(parts))

@@ -58,7 +58,7 @@ def run_shuffle(
     )
     estimate = yield from _measure(maps, parts, spec.slots)
     shape = Shape(estimate, m, r, len(spec.nodes), spec.slots, spec.store)
-    maps.planned_slots = max(1, shape.slots)
+    maps.planned_slots = max(1, spec.places.all_slots)
     choice, costs = algorithms.choose_algorithm(shape, limits)
     check_outputs(name, shape, spec.nodes)
     check_disk_space(name, shape, costs.get(choice.algorithm), spec.disk)

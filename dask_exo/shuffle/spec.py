@@ -123,6 +123,7 @@ class Places:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.slots_of = {node.id: node.slots for node in nodes}
+        self.share = 1.0  # of the slots, that the shuffle may use
         self.joined = False  # whether a node has joined since the shuffle began
 
     def update(self, nodes: Sequence[Node]) -> None:
@@ -133,7 +134,12 @@ class Places:
 
     @property
     def slots(self) -> int:
-        """Number of tasks that the nodes run at the same time."""
+        """Number of tasks of the shuffle that the nodes run at the same time."""
+        return max(1, int(self.share * self.all_slots))
+
+    @property
+    def all_slots(self) -> int:
+        """Number of tasks that the nodes run at the same time, also of other programs."""
         return sum(self.slots_of.values())
 
     def prefer(self, node: str | None) -> str | None:

@@ -64,8 +64,9 @@ nodes, command = json.loads(sys.argv[1]), sys.argv[2:]
 cluster = Cluster()
 try:
     for node in nodes:
-        cluster.add_node(wait=True, num_cpus=2, **node)
-    done = subprocess.run([word.replace("ADDRESS", cluster.address) for word in command])
+        cluster.add_node(wait=True, **{"num_cpus": 2, **node})
+    words = [cluster.address if word == "ADDRESS" else word for word in command]
+    done = subprocess.run(words)
 finally:
     cluster.shutdown()
 sys.exit(done.returncode)
@@ -75,8 +76,8 @@ sys.exit(done.returncode)
 def run_beside(nodes: list[dict[str, object]], *command: object, **options: Any) -> str:
     """Run Python with a command beside nodes of two slots; return its output.
 
-    ``ADDRESS`` in the command stands for the address of the cluster. A process of its own starts
-    the nodes, for Ray's `Cluster` resets the connection of the process that it is in.
+    The word ``ADDRESS`` in the command stands for the address of the cluster. A process of its own
+    starts the nodes, for Ray's `Cluster` resets the connection of the process that it is in.
     """
     for node in nodes:
         Path(str(node["object_spilling_directory"])).mkdir()

@@ -75,6 +75,23 @@ def test_nodes_that_join_and_leave_change_nothing(algorithm, deaths) -> None:
     assert futures.wanted == {}
 
 
+@pytest.mark.parametrize("algorithm", ["push", "two-level", "simple"])
+def test_a_program_keeps_to_its_share(algorithm) -> None:
+    class Shared(Elastic):
+        part = 1.0
+
+        def share(self, who, weight):
+            return self.part
+
+    times = []
+    for part in (1.0, 0.34):
+        futures = Shared([Node(f"n{i}", 4, 10**6) for i in range(3)], cost)
+        futures.part = part
+        pd.testing.assert_frame_equal(shuffled(futures, algorithm), frame())
+        times.append(futures.now)
+    assert times[1] > 1.5 * times[0]
+
+
 @pytest.mark.parametrize("algorithm", ["push", "two-level"])
 def test_a_node_that_joins_gets_work(algorithm) -> None:
     class Joining(Elastic):

@@ -21,7 +21,7 @@ import psutil
 import ray
 
 from dask_exo.cluster.on_ray.node_state import NODE_VARIABLES, spill_batch
-from dask_exo.cluster.on_ray.tasks import forget
+from dask_exo.cluster.on_ray.tasks import forget, forget_ended
 from dask_exo.cluster.on_ray.translation import check_connection, first_line
 from dask_exo.cluster.spilling import own, usable
 from dask_exo.config import Config, from_files, without_effect
@@ -202,6 +202,7 @@ def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
         _reach(address)
         with _oom_retries():
             ray.init(address=address, **_logs(settings))
+            forget_ended()
     except Exception as error:
         raise ClusterError(
             f"no Ray cluster answers at exo.address={address!r} ({_reasons(error)}). Is it "

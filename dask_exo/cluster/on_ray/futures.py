@@ -41,7 +41,7 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.object_storage import slow_down_if_throttled
-from dask_exo.cluster.on_ray import demand, drain, tasks
+from dask_exo.cluster.on_ray import demand, drain, shares, tasks
 from dask_exo.cluster.on_ray.connection import (
     alive,
     check_alive,
@@ -249,6 +249,10 @@ class RayFutures(Futures):
     def elastic(self) -> bool:  # type: ignore[override]
         """Return whether nodes may join or leave: those of a private Ray do not."""
         return private_spill_directory() is None
+
+    def share(self, who: str, weight: float) -> float:
+        """See `Futures.share`."""
+        return shares.share(who, weight) if self.elastic else 1.0
 
     def rescue(self, refs: Collection[Ref]) -> None:
         """See `Futures.rescue`; each value is copied once."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import ray
 import ray.exceptions
-from ray._private.state import available_resources_per_node, state
+from ray._private.state import available_resources_per_node, jobs, state
 from ray.core.generated import common_pb2, gcs_pb2
 from ray.experimental import internal_kv
 
@@ -105,6 +105,16 @@ def forget(*, ends: bool) -> None:
             internal_kv._internal_kv_del(_program(), del_by_prefix=True, namespace=_PLACE)
             internal_kv._internal_kv_del(_program(), namespace=_SCHEDULERS)
     _notes.clear()
+
+
+def forget_ended() -> None:
+    """Remove what programs have left that ended without leaving the cluster."""
+    for place in (_PLACE, _SCHEDULERS):
+        keys = [key.decode() for key in internal_kv._internal_kv_list("", namespace=place)]
+        ended = {job["JobID"] for job in jobs() if job["IsDead"]} if keys else set()
+        for key in keys:
+            if key.partition(" ")[0] in ended:
+                internal_kv._internal_kv_del(key, namespace=place)
 
 
 def _task() -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from dask_exo.cluster.futures import Futures, OutputStream
 from dask_exo.cluster.resources import submit_options
 from dask_exo.cluster.task_status import Activity, TaskStatus
+from dask_exo.config import Config
 from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.execution.autoscaler import WorkLeft, wants_of
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
@@ -64,6 +65,7 @@ class StreamRunner:
             release=self._release,
         )
         self._started: Counter[int] = Counter()
+        self._weight = Config.current().share
         self._who, self._asked = f"pipeline {uuid.uuid4().hex}", False
 
     def is_stateless(self, stage: StageSpec, code: StageCode) -> bool:
@@ -78,11 +80,17 @@ class StreamRunner:
         """Return the resources of the cluster, at most a second old: nodes come and go."""
         if self.now() - self._last_look > RESOURCES_INTERVAL:
             self._resources, self._last_look = self._futures.resources(), self.now()
+            part = self._futures.share(self._who, self._weight)
+            for name in ("CPU", "GPU") if part < 1.0 else ():
+                amount = self._resources.get(name, 0.0)
+                self._resources[name] = max(min(amount, 1.0), float(int(part * amount)))
         return self._resources
 
     def ask(self, work: Iterable[WorkLeft]) -> None:
         """Ask for nodes that are worth it for some work; for none, take that back."""
         wants = wants_of(work)
+        if not wants:
+            self._futures.share(self._who, 0.0)
         if self._futures.elastic and (wants or self._asked):
             with contextlib.suppress(Exception):  # the cluster may be gone
                 self._asked = self._futures.ask(self._who, wants) and bool(wants)
