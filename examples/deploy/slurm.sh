@@ -33,12 +33,35 @@ sizes=(--num-cpus="$SLURM_CPUS_PER_TASK" --object-store-memory=20000000000
 
 srun --nodes=1 --ntasks=1 -w "$head" --overlap \
   ray start --head --node-ip-address="$address" --port="$port" "${sizes[@]}" --block &
-sleep 20
+
+# joined COUNT: wait until so many nodes have.
+joined() {
+  srun --nodes=1 --ntasks=1 -w "$head" --overlap python - "$address:$port" "$1" <<'PYTHON'
+import sys, time
+import ray
+
+for attempt in range(120):
+    try:
+        ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+        break
+    except (ConnectionError, RuntimeError):  # the head is starting
+        time.sleep(1)
+else:
+    sys.exit("the head of the Ray cluster has not started in two minutes")
+for second in range(300):
+    if sum(node["Alive"] for node in ray.nodes()) >= int(sys.argv[2]):
+        sys.exit()
+    time.sleep(1)
+sys.exit(f"fewer than {sys.argv[2]} nodes have joined in five minutes")
+PYTHON
+}
+
+joined 1
 for node in "${nodes[@]:1}"; do
   srun --nodes=1 --ntasks=1 -w "$node" --overlap \
     ray start --address="$address:$port" "${sizes[@]}" --block &
 done
-sleep 20
+joined "${#nodes[@]}"
 
 # The program runs on the head; Slurm ends everything with the job.
 export DASK_EXO__ADDRESS="$address:$port"

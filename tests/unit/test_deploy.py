@@ -28,12 +28,14 @@ def options() -> str:
     return " ".join(option for param in start.params for option in param.opts)
 
 
-def test_ray_up_follows_the_schema_of_ray(options) -> None:
-    text = (FOLDER / "ray-up.yaml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-local.yaml"])
+def test_ray_up_follows_the_schema_of_ray(name, options) -> None:
+    text = (FOLDER / name).read_text(encoding="utf-8")
     config = yaml.safe_load(text)
     schema = Path(ray.__file__).parent / "autoscaler" / "ray-schema.json"
     jsonschema.validate(config, json.loads(schema.read_text(encoding="utf-8")))
-    assert config["head_node_type"] in config["available_node_types"]
+    kinds = config.get("available_node_types", {config.get("head_node_type")})
+    assert config.get("head_node_type") in kinds
     starts = [
         line
         for name in ("head_start_ray_commands", "worker_start_ray_commands")
@@ -41,8 +43,8 @@ def test_ray_up_follows_the_schema_of_ray(options) -> None:
         if "ray start" in line
     ]
     for line in starts:
-        for name in OPTION.findall(line.partition("ray start")[2]):
-            assert f"--{name}" in options
+        for option in OPTION.findall(line.partition("ray start")[2]):
+            assert f"--{option}" in options
     assert "--head" in starts[0]
     assert "$RAY_HEAD_IP" in starts[1]
 
@@ -50,6 +52,9 @@ def test_ray_up_follows_the_schema_of_ray(options) -> None:
 def test_kuberay_has_room_for_the_store(options) -> None:
     manifest = yaml.safe_load((FOLDER / "kuberay.yaml").read_text(encoding="utf-8"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayCluster")
+    # that of KubeRay 1.7, strict, and without what the manifest does not use
+    schema = json.loads(Path(__file__).with_name("kuberay.json").read_text(encoding="utf-8"))
+    jsonschema.validate(manifest, schema)
     (workers,) = manifest["spec"]["workerGroupSpecs"]
     for group in (workers, manifest["spec"]["headGroupSpec"]):
         assert all(f"--{name}" in options for name in group["rayStartParams"])
@@ -80,7 +85,19 @@ def test_the_slurm_script_is_one(options) -> None:
         assert f"--{name}" in options
 
 
-@pytest.mark.parametrize("name", ["kuberay.yaml", "ray-up.yaml", "slurm.sh"])
+def test_the_image_has_the_variables_of_nodes() -> None:
+    text = (FOLDER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    instructions = {line.split()[0] for line in text.splitlines() if line[:1] not in ("", "#")}
+    assert instructions == {"FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR"}
+    (variables,) = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
+    found = dict(pair.split("=") for pair in variables.split())
+    assert NODE_VARIABLES.items() <= found.items()
+
+
+FILES = ["kuberay.yaml", "ray-up.yaml", "ray-up-local.yaml", "slurm.sh"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_nodes_are_started_with_what_they_need(name: str) -> None:
     text = (FOLDER / name).read_text(encoding="utf-8")
     for variable, value in NODE_VARIABLES.items():
