@@ -46,8 +46,10 @@ class Outcome(NamedTuple):
     busy: float
 
 
-def run(algorithm: str, partitions: int, store: float) -> Outcome:
-    """Sort ``DATA`` bytes in M = R partitions.
+def run(
+    algorithm: str, partitions: int, store: float, *, nodes: int = NODES, nbytes: int = DATA
+) -> Outcome:
+    """Sort some bytes in M = R partitions.
 
     Parameters
     ----------
@@ -57,7 +59,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
     store : float
         Of all nodes, as a multiple of the data.
     """
-    part = DATA // partitions
+    part = nbytes // partitions
 
     def cost(call: Call) -> Cost:
         # a reducer reads its own blocks of what lies on its node
@@ -69,7 +71,7 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         made = 100 if call.fn is run_reduce else taken // max(call.count, 1)
         return Cost(seconds, made)
 
-    machines = [Node(f"n{i}", SLOTS, int(store * DATA / NODES)) for i in range(NODES)]
+    machines = [Node(f"n{i}", SLOTS, int(store * nbytes / nodes)) for i in range(nodes)]
     seconds = part / CPU
     futures = Simulated(machines, cost, part=part, seconds=seconds, channels=CHANNELS, trace=True)
     shuffled = shuffle(futures, partitions, partitions, Limits(algorithm, bundle_target=1e-9))
@@ -82,14 +84,14 @@ def run(algorithm: str, partitions: int, store: float) -> Outcome:
         futures.totals.spilled,
         futures.totals.restored,
         futures.totals.moved,
-        _busy(futures.trace),
+        _busy(futures.trace, nodes),
     )
 
 
-def _busy(trace: Sequence[TaskRun]) -> float:
+def _busy(trace: Sequence[TaskRun], nodes: int) -> float:
     end = max(task.end for task in trace if task.name == run_map.__name__)
     ran = sum(max(0.0, min(task.end, end) - task.start) for task in trace)
-    return ran / (NODES * SLOTS * end)
+    return ran / (nodes * SLOTS * end)
 
 
 class Variants:

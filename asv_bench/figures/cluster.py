@@ -12,7 +12,9 @@ from typing import Any
 import dask
 import psutil
 import ray
+from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 import dask_exo
 from dask_exo.report import recording
@@ -69,11 +71,25 @@ class Nodes:
         alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         return sorted(alive, key=lambda one: one != head)
 
-    def replace(self) -> None:
-        """Kill a node, but not the head, and add another one."""
+    def add(self) -> None:
+        """Add a node."""
+        self._add(wait=False)
+
+    def drain(self, seconds: float) -> None:
+        """Give notice that a node, but not the head, will end after some seconds."""
+        lost, deadline = next(iter(self._cluster.worker_nodes)), int(1000 * (time.time() + seconds))
+        why = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        GcsClient(self.address).drain_node(lost.node_id, why, "spot", deadline)
+
+    def kill(self) -> None:
+        """Kill the node that has been there longest, but not the head."""
         lost = next(iter(self._cluster.worker_nodes))
         self._cluster.remove_node(lost, allow_graceful=False)
-        self._add(wait=False)
+
+    def replace(self) -> None:
+        """Kill a node, but not the head, and add another one."""
+        self.kill()
+        self.add()
 
     def stop(self) -> None:
         """End all processes."""

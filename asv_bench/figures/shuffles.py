@@ -59,17 +59,18 @@ def run(
     cluster: Nodes, algorithm: str, nbytes: int, partitions: int, lose: float | None = None
 ) -> dict[str, Any]:
     """Sort, check, and return figures; kill a node after ``lose`` seconds."""
-    expected = _expected(nbytes)
+    expected = expected_sum(nbytes)
     time.sleep(2)  # Ray frees what the last run has dropped
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(_run, algorithm, nbytes, partitions, expected)
+        running = thread.submit(measured, algorithm, nbytes, partitions, expected)
         if lose is not None:
             time.sleep(lose)
             cluster.replace()  # by the main thread, as Ray wants it
         return running.result()
 
 
-def _run(algorithm: str, nbytes: int, partitions: int, expected: Checksum) -> dict[str, Any]:
+def measured(algorithm: str, nbytes: int, partitions: int, expected: Checksum) -> dict[str, Any]:
+    """Sort, check, and return figures."""
     meta = summary(gensort.records(0, 0, seed=0).set_index("key_hi"))
     outputs = sort(nbytes, partitions).map_partitions(summary, meta=meta)
     with Spent() as spent, dask.config.set({"exo.shuffle.algorithm": algorithm}):
@@ -91,7 +92,8 @@ def _run(algorithm: str, nbytes: int, partitions: int, expected: Checksum) -> di
 _sums: dict[int, Checksum] = {}
 
 
-def _expected(nbytes: int) -> Checksum:
+def expected_sum(nbytes: int) -> Checksum:
+    """Return the checksum of so many bytes of records."""
     if nbytes not in _sums:
         _sums[nbytes] = input_checksum(gensort.frame(nbytes, partition_bytes=50_000_000))
     return _sums[nbytes]
@@ -185,7 +187,7 @@ def slowly(part: pd.DataFrame, slow: str) -> pd.DataFrame:
 def measure_stragglers(rounds: int, partitions: int) -> list[dict[str, Any]]:
     """Each algorithm with no slow node, and with one, with and without speculation."""
     nbytes, found = 64_000_000, []
-    expected = _expected(nbytes)
+    expected = expected_sum(nbytes)
     with nodes(store=4 * 10**9) as cluster:
         slow = cluster.ids()[-1]
         meta = gensort.records(0, 0, seed=0)

@@ -278,9 +278,12 @@ class NodeWatch:
             return None
         self._due = self._futures.now + NODE_INTERVAL
         share = self.share
-        self.begin()
-        self._asked = self._futures.ask(self._who, wants_of(self._left())) or self._asked
-        nodes = self._futures.nodes()
+        try:
+            self.begin()
+            self._asked = self._futures.ask(self._who, wants_of(self._left())) or self._asked
+            nodes = self._futures.nodes()
+        except ClusterError:  # it does not answer, or has no node: either may change
+            return None
         before, self._last = self._last, {node.id for node in nodes}
         return None if before == self._last and share == self.share else nodes
 

@@ -145,7 +145,8 @@ class RescueThread:
         while not self._stopped.wait(RESCUE_INTERVAL):
             with RescueThread._lock:
                 if not promises_exist():
-                    break
+                    RescueThread._only = None
+                    return
             with contextlib.suppress(Exception):  # the cluster does not answer: the next time
                 self._futures.rescue(stored_refs())
         with RescueThread._lock:

@@ -146,7 +146,8 @@ class MapAttempts:
         for attempt in finished:
             self._keep_first(attempt, copied=attempt in won_by_copy)
         receipts = self._receipts(finished)
-        finished = [attempt for attempt in finished if attempt not in self._in_flight]
+        if len(receipts) < len(finished):  # some have been started again
+            finished = [attempt for attempt in finished if attempt not in self._in_flight]
         for attempt, receipt in zip(finished, receipts, strict=True):
             if attempt.row is not None:
                 attempt.row.final = True
