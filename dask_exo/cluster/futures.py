@@ -224,13 +224,18 @@ class Futures(Protocol):
         return self.call(returned, count, fn, args, node=node, options=options)
 
     def stream(
-        self, count: int, fn: Callable[..., Any], *args: Any, node: str | None = None
+        self,
+        count: int,
+        fn: Callable[..., Any],
+        *args: Any,
+        node: str | None = None,
+        options: SubmitOptions | None = None,
     ) -> list[Ref]:
         """Start one task that yields ``count`` values; return a ref for each.
 
         Each value is stored, and freed by the task, as it is yielded.
         """
-        return self.call(yielded, count, fn, args, node=node)
+        return self.call(yielded, count, fn, args, node=node, options=options)
 
     def generate(
         self,

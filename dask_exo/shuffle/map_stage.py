@@ -118,6 +118,11 @@ class MapStage:
         return range(self._submitted, len(self._parts))
 
     @property
+    def needs(self) -> dict[str, Any] | None:
+        """Options of the next task of the shuffle: more slots, once a map has lacked memory."""
+        return self._attempts.needs
+
+    @property
     def speculates(self) -> bool:
         """Return whether speculative attempts may replace map outputs."""
         return self._attempts.speculates

@@ -258,7 +258,9 @@ class MergeStage:
             slots = [[output.refs.reducers for output in group] for _, group in of_block]
             call = [fn, self._spec.merge]
         node = self._spec.places.prefer(node)
-        submit = partial(self._futures.stream, len(outputs), *call, slots, node=node)
+        options = self._maps.needs
+        stream = partial(self._futures.stream, node=node, options=options)
+        submit = partial(stream, len(outputs), *call, slots)
         merge = MergeTask(outputs, submit, None, rows)
         self._submit(merge, merge.current_args())
         self._maps.merges += 1

@@ -76,7 +76,7 @@ class MapAttempts:
         self._slow: frozenset[str] = frozenset()
         self.consumers: list[MapConsumer] = []
         self.unread = False  # no task reads an output before its map has finished
-        self._needs: dict[str, Any] | None = None  # more slots, once a map has lacked memory
+        self.needs: dict[str, Any] | None = None  # more slots, once a map has lacked memory
 
     @property
     def _slots(self) -> int:
@@ -107,7 +107,7 @@ class MapAttempts:
         if node is None and self._slow:
             node = self._choose_fast_node()
         *row[:], receipt = self._call(row.owned, args, node)
-        attempt = MapAttempt(receipt, row.parts, node, row.owned, ref(row), needs=self._needs)
+        attempt = MapAttempt(receipt, row.parts, node, row.owned, ref(row), needs=self.needs)
         if (self.speculates or self.unread) and allow_speculation and self._workers is None:
             attempt.row, attempt.args = row, args
         else:
@@ -174,11 +174,11 @@ class MapAttempts:
         if attempt.row is None:  # a merge reads its blocks already
             raise error
         nodes = self._futures.nodes()
-        if attempt.needs == self._needs:  # it is the first of those that ran side by side
-            self._needs = widen_request(self._needs, nodes, "a map of a shuffle", error)
-            events.emit(events.GaveWay("map", self._needs["num_cpus"]))
+        if attempt.needs == self.needs:  # it is the first of those that ran side by side
+            self.needs = widen_request(self.needs, nodes, "a map of a shuffle", error)
+            events.emit(events.GaveWay("map", self.needs["num_cpus"]))
         *attempt.row[:], attempt.receipt = self._call(attempt.owned, attempt.args, None)
-        attempt.needs, attempt.since, attempt.copy = self._needs, None, None
+        attempt.needs, attempt.since, attempt.copy = self.needs, None, None
         attempt.node, attempt.late = None, False
         self._in_flight.append(attempt)
 
@@ -194,7 +194,7 @@ class MapAttempts:
     def _call(self, owned: Sequence[range], args: tuple[Any, ...], node: str | None) -> list[Ref]:
         if self._workers is not None:
             return self._workers(len(owned) + 1, self._map, owned, *args)
-        node, options = self._places.prefer(node), self._needs
+        node, options = self._places.prefer(node), self.needs
         return self._futures.split(
             len(owned) + 1, self._map, owned, *args, node=node, options=options
         )

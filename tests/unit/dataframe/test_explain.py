@@ -31,7 +31,7 @@ class Counted(InlineFutures):
         self.made += count if fn.__name__ == "run_map" else 0
         return super().split(count, fn, *args, node=node, options=options)
 
-    def stream(self, count, fn, *args, node=None):
+    def stream(self, count, fn, *args, node=None, options=None):
         self.made += count
         return super().stream(count, fn, *args, node=node)
 

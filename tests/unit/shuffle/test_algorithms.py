@@ -178,7 +178,7 @@ def test_riffle_merges_on_the_node_of_its_maps() -> None:
             asked.append(("map", node))
             return super().split(count, fn, *args, node=node, options=options)
 
-        def stream(self, count, fn, *args, node=None):
+        def stream(self, count, fn, *args, node=None, options=None):
             asked.append(("merge", node))
             return super().stream(count, fn, *args, node=node)
 

@@ -69,7 +69,7 @@ class Weighed(InlineFutures):
         super().__init__(nodes)
         self.merges: list[tuple[int, int]] = []
 
-    def stream(self, count, fn, *args, node=None):
+    def stream(self, count, fn, *args, node=None, options=None):
         taken = [ref.value.nbytes for ref in args if hasattr(ref, "value")]
         self.merges.append((len(taken), sum(taken)))
         return super().stream(count, fn, *args, node=node)

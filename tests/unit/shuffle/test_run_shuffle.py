@@ -138,7 +138,11 @@ class Tight(InlineFutures):
 
     def __init__(self, nodes: int, needs: int, after: int = 0) -> None:
         super().__init__([Node(f"n{i}", 4, 10**9) for i in range(nodes)])
-        self.needs, self.after, self.had = needs, after, []
+        self.needs, self.after, self.had, self.merges = needs, after, [], []
+
+    def stream(self, count, fn, *args, node=None, options=None):
+        self.merges.append((options or {}).get("num_cpus", 1))
+        return super().stream(count, fn, *args)
 
     def split(self, count, fn, *args, node=None, options=None):
         if fn is not run_map:
@@ -166,6 +170,7 @@ def test_maps_that_lack_memory_run_again_with_more_slots(algorithm, nodes) -> No
         assert sorted(found.a) == list(df.a)
         assert [event.slots for event in stats.gave_way] == [2, 4][: needs // 2]
         assert set(futures.had[-10:]) == {needs}  # all further maps, too
+        assert set(futures.merges) <= {needs}
 
 
 @pytest.mark.parametrize(("algorithm", "nodes"), [("simple", 1), ("push", 3), ("two-level", 3)])
