@@ -1,8 +1,9 @@
 """Sorts on more and more nodes: on Ray nodes of one slot each, and simulated up to a hundred.
 
 ``python -m asv_bench.benchmarks.scale`` prints the tables of ``docs/development/measurements.md``.
-The simulated sorts have as much data for each node, whatever their number. With unlimited slots,
-disks and networks they would all take as long as on two nodes, the fewest that send anything.
+The simulated sorts have as much data for each node, whatever their number. Efficiency is that
+beside two nodes, the fewest that send anything, and beside the time that slots, network and disk of
+a node need for its part, one after the other: on more nodes, a larger part of the data is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-from asv_bench.benchmarks.variants import run
+from asv_bench.benchmarks.variants import CHANNELS, CPU, SLOTS, run
 from asv_bench.figures.cluster import Spent, nodes
 from asv_bench.figures.shuffles import sort, summary
 from dask_exo.testing import gensort
@@ -27,19 +28,27 @@ REAL, SIZE, PARTS = (1, 2, 4), 800_000_000, 32
 
 def simulated() -> None:
     """Print virtual seconds and efficiency."""
-    print("| store | nodes | algorithm | seconds | efficiency |")
-    print("|---" * 5 + "|")
+    print("| store | nodes | algorithm | seconds | beside two nodes | beside the need |")
+    print("|---" * 6 + "|")
     for store, factor in STORES.items():
         base = None
         for count in NODES:
             nbytes = count * EACH
             one = run("auto", nbytes // PART, factor, nodes=count, nbytes=nbytes)
             base = base or one.seconds
+            share, need = base / one.seconds, needed(count, factor) / one.seconds
             print(
-                f"| {store} | {count} | {one.algorithm} | {one.seconds:.0f} "
-                f"| {100 * base / one.seconds:.0f} % |",
+                f"| {store} | {count} | {one.algorithm} | {one.seconds:.1f} "
+                f"| {100 * share:.0f} % | {100 * need:.0f} % |",
                 flush=True,
             )
+
+
+def needed(count: int, store: float) -> float:
+    """Return the seconds of a node's slots, network and disk, one after the other."""
+    computed = 2 * EACH / (SLOTS * CPU)  # by a map and a reducer
+    sent = EACH * (count - 1) / count / CHANNELS.net
+    return computed + sent + 2 * EACH * max(0.0, 1 - store) / CHANNELS.disk
 
 
 def real() -> None:
