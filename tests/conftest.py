@@ -1,16 +1,20 @@
 """What all tests share."""
 
+import contextlib
 import gc
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Before anything imports Ray or starts it.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import hypothesis
+import psutil
 import pytest
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
@@ -84,6 +88,26 @@ def cluster(ray_cluster: None) -> Iterator[None]:
     pools = "ThreadPoolExecutor", "dask_exo-local"  # Dask keeps its own, as the local engine does
     left = {t for t in new if not t.name.startswith(pools)}
     assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture
+def ray_folder() -> Iterator[Path]:
+    """A folder with a short name, as the sockets of Ray need; processes in it are killed."""
+    with tempfile.TemporaryDirectory(prefix="exo-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+        kill_all(name)
+
+
+def kill_all(folder: str) -> None:
+    """Kill all processes whose command names a folder, and their children."""
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(folder in word for word in process.info["cmdline"] or [])
+    ]
+    for process in [child for p in found for child in p.children(recursive=True)] + found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests._data import run_python
@@ -55,11 +53,11 @@ def config(address: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(ray_folder: Path) -> Iterator[str]:
     """Address of a head without slots; its autoscaler starts up to three nodes."""
     from ray.util import get_node_ip_address
 
-    folder = tmp_path_factory.mktemp("a")
+    folder = ray_folder
     address, path = f"{get_node_ip_address()}:{PORT}", folder / "autoscaler.json"
     path.write_text(json.dumps(config(address)))
     own = {
@@ -84,21 +82,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             time.sleep(0.2)
         yield address
     finally:
-        stop(head, str(folder))
-
-
-def stop(head: subprocess.Popen[bytes], folder: str) -> None:
-    """Stop all processes of a head and its nodes: those of its folder, and their children."""
-    found = [psutil.Process(head.pid)] if head.poll() is None else []
-    found += [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any(folder in word for word in process.info["cmdline"] or [])
-    ]
-    for process in [child for p in found for child in p.children(recursive=True)] + found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    head.wait(30)
+        head.kill()
+        head.wait(30)
 
 
 PROGRAM = """

@@ -7,14 +7,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests._data import run_python
-from tests.cluster.test_autoscaling import stop
 
 pytestmark = pytest.mark.cluster
 
@@ -62,22 +60,13 @@ def smaller(text: str, folder: Path) -> str:
     return text
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a short name; the processes of a cluster in it are killed."""
-    folder = tmp_path_factory.mktemp("d")
-    (folder / "spill").mkdir()
-    yield folder
-    with subprocess.Popen(["true"]) as nothing:
-        nothing.wait()
-        stop(nothing, str(folder))
-
-
 @pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-local.yaml"])
-def test_the_commands_of_ray_up_start_a_cluster(name: str, folder: Path) -> None:
+def test_the_commands_of_ray_up_start_a_cluster(name: str, ray_folder: Path) -> None:
     from ray.util import get_node_ip_address
 
-    config, port, ip = yaml.safe_load((DEPLOY / name).read_text()), free_port(), None
+    folder = ray_folder
+    (folder / "spill").mkdir()
+    config, port = yaml.safe_load((DEPLOY / name).read_text()), free_port()
     ip = get_node_ip_address()
     for key in ("head_start_ray_commands", "worker_start_ray_commands"):
         for line in config[key]:
@@ -102,7 +91,9 @@ exec "$@"
 """
 
 
-def test_the_script_for_slurm_starts_a_cluster(folder: Path) -> None:
+def test_the_script_for_slurm_starts_a_cluster(ray_folder: Path) -> None:
+    folder = ray_folder
+    (folder / "spill").mkdir()
     home, shims = folder / "h", folder / "b"
     (home / "venv" / "bin").mkdir(parents=True)
     (home / "venv" / "bin" / "activate").write_text(f"export PATH={shims}:{BIN}:$PATH\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import dask.array as da
@@ -25,6 +26,10 @@ def test_what_is_spilled_is_seen_in_its_directory(cluster) -> None:
         kept = random.random((50, 10**6), chunks=(5, 10**6)).persist()  # 300 of 400 MB fit
         assert 0 < kept.sum().compute() < 50 * 10**6
         (during,) = futures.disks()
+        deadline = time.monotonic() + 5
+        while during.used <= before.used and time.monotonic() < deadline:
+            time.sleep(0.5)  # a joined node reports once a second
+            (during,) = futures.disks()
     assert stats.spilled > 0
     assert during.used > before.used
     del kept

@@ -252,7 +252,10 @@ class RayFutures(Futures):
 
     def share(self, who: str, weight: float) -> float:
         """See `Futures.share`."""
-        return shares.share(who, weight) if self.elastic else 1.0
+        if not self.elastic:
+            return 1.0
+        check_alive()  # the next calls would wait until Ray ends this process
+        return shares.share(who, weight)
 
     def rescue(self, refs: Collection[Ref]) -> None:
         """See `Futures.rescue`; each value is copied once."""
