@@ -142,6 +142,9 @@ def _size(data: Any) -> int:
 Result = TypeVar("Result")
 
 
+_FULL = ("out_of_memory", "std::bad_alloc")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of cupy, PyTorch or RMM means that GPU memory is full.
 
@@ -150,10 +153,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> class OutOfMemoryError(MemoryError): ...
     >>> is_out_of_memory(OutOfMemoryError()), is_out_of_memory(MemoryError())
     (True, False)
+    >>> is_out_of_memory(MemoryError("std::bad_alloc: cudaErrorMemoryAllocation"))
+    True
     """
     names = {kind.__name__ for kind in type(error).__mro__}
-    is_rmm = isinstance(error, MemoryError) and "out_of_memory" in str(error)
-    return "OutOfMemoryError" in names or is_rmm
+    # of RMM and of thrust, which sorts; of pinned memory and of a context
+    is_full = isinstance(error, MemoryError) and any(text in str(error) for text in _FULL)
+    is_cuda = "CUDARuntimeError" in names and "cudaErrorMemoryAllocation" in str(error)
+    return "OutOfMemoryError" in names or is_full or is_cuda
 
 
 def call_in_halves(call: Callable[[Any], Result], batch: Any, name: str) -> list[Result]:

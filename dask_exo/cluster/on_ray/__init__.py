@@ -84,7 +84,8 @@ SHORT_INTERVAL = 0.0005  # seconds; Ray starts in 5 s beside two busy threads, e
 _usual_interval = sys.getswitchinterval()
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray reads it
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# tasks that request no GPU see none: a frame that one unpickles would open a GPU nobody counts
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 
 _MODULES = {
     "RayFutures": "futures",

@@ -69,7 +69,13 @@ def to_host(array: Any) -> Callable[[], np.ndarray]:
     if isinstance(array, np.ndarray):
         return lambda: array
     side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
-    pinned = arrays.pinned(array.shape, array.dtype)
+    try:
+        pinned = arrays.pinned(array.shape, array.dtype)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        pageable = arrays.host(array)
+        return lambda: pageable
     side.wait_event(cuda.get_current_stream().record())
     array.get(stream=side, out=pinned, blocking=False)
     end = side.record()
@@ -89,9 +95,11 @@ def to_device(array: np.ndarray, xp: Any) -> Any:
     side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
     pinned = arrays.pinned(array.shape, array.dtype)
     pinned[...] = array
-    with side:
-        copy = xp.empty(array.shape, array.dtype)
-        copy.set(pinned, stream=side)
+    # from the pool of the current stream: one of another stream hands memory out again while
+    # kernels of this one still read it
+    copy = xp.empty(array.shape, array.dtype)
+    side.wait_event(cuda.get_current_stream().record())  # such kernels may have had the memory
+    copy.set(pinned, stream=side)
     end = side.record()
     cuda.get_current_stream().wait_event(end)
     end.synchronize()  # the pinned memory may be reused after that
@@ -117,16 +125,22 @@ class GpuMemoryUse(NamedTuple):
 class Buffer:
     """GPU array that may be spilled to the host."""
 
-    __slots__ = ("__weakref__", "_arena", "array", "host", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "array", "exposed", "host", "nbytes")
 
     def __init__(self, array: Any, arena: Arena) -> None:
         self.array: Any = array
         self.host: np.ndarray | None = None
         self.nbytes, self._arena = int(array.nbytes), arena
+        self.exposed = False  # another library has the address: it is never spilled
 
     def get(self) -> Any:
         """Return the array on the GPU; copy it back if it was spilled."""
         return self._arena.use(self)
+
+    def expose(self) -> Any:
+        """Return the array for another library, which may use its memory from now on."""
+        self.exposed = True
+        return self.get()
 
 
 class Arena:
@@ -209,9 +223,10 @@ class Arena:
             for key, ref in list(self._device.items()):
                 if self.spilled - before >= nbytes:
                     break
-                if (buffer := ref()) is not None:
-                    del self._device[key]
+                buffer = ref()
+                if buffer is not None and not buffer.exposed:
                     self._copy_to_host(buffer)
+                    del self._device[key]
             freed = self.spilled - before
         if freed:
             self._trim()

@@ -81,6 +81,14 @@ class Column:
             return self.words
         return self.dtype.categories
 
+    def expose(self) -> Any:
+        """Return the values for another library, which keeps only this object alive.
+
+        They are never spilled from then on: that library would read memory of others.
+        """
+        stored = self.__dict__["values"]
+        return stored.expose() if isinstance(stored, memory.Buffer) else stored
+
     def nulls(self) -> Any:
         """Return (n,) bool of nulls."""
         xp = self.xp

@@ -65,6 +65,7 @@ def binary(name: str, left: Any, right: Any) -> Column:
     DeviceOperationError
         Only pandas supports it.
     """
+    left, right = (_scalar(x) for x in (left, right))
     dtype = _result_dtype(name, left, right)
     columns = [x for x in (left, right) if isinstance(x, Column)]
     kinds = {c.kind for c in columns}
@@ -76,6 +77,12 @@ def binary(name: str, left: Any, right: Any) -> Column:
     if kinds & TIMES:
         return _of_times(name, left, right, dtype, _any_null(columns, left, right))
     return _of_numbers(name, left, right, dtype)
+
+
+def _scalar(side: Any) -> Any:
+    """Return the value of a GPU array without an axis; others as they are."""
+    is_value = getattr(side, "shape", None) == () and hasattr(side, "__cuda_array_interface__")
+    return side.item() if is_value else side
 
 
 def _any_null(columns: list[Column], left: Any, right: Any) -> Any:
@@ -91,8 +98,13 @@ def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
     xp, plain = column.xp, numpy_of(dtype)
     a, b = (x.values if isinstance(x, Column) else x for x in (left, right))
     a, b = (column.values.dtype.type(0) if x is pd.NA else x for x in (a, b))
+    if name == "pow" and xp is not np:
+        check_exponent(xp, a, b)
     with np.errstate(all="ignore"):
-        values = getattr(operator, name)(a, b)
+        if name in ("floordiv", "mod") and xp is not np and "f" in {_kind(a), _kind(b)}:
+            values = divide_floats(xp, a, b)[name == "mod"]
+        else:
+            values = getattr(operator, name)(a, b)
         if name in ("floordiv", "mod") and values.dtype.kind in "iu":
             values, dtype = _by_zero(name, a, b, values, dtype)
         elif name == "floordiv" and values.dtype.kind == "f":
@@ -100,6 +112,40 @@ def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
     if not isinstance(dtype, np.dtype):
         return _masked(name, left, right, values.astype(plain, copy=False), dtype)
     return Column(values.astype(dtype, copy=False), dtype)
+
+
+def _kind(side: Any) -> str:
+    return str(np.result_type(side).kind if np.isscalar(side) else side.dtype.kind)
+
+
+def check_exponent(xp: Any, a: Any, b: Any) -> None:
+    """Raise the error of numpy: cupy computes a power of integers to a negative one as 0."""
+    if _kind(a) in "iu" and _kind(b) == "i" and bool((xp.asarray(b) < 0).any()):
+        raise ValueError("Integers to negative integer powers are not allowed.")
+
+
+def divide_floats(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Return floor and remainder of floats, rounded as numpy does.
+
+    cupy rounds the quotient first: 5.0 // 0.1 is 50 there and 49 in numpy. The remainder by
+    ``fmod`` is exact; see ``npy_divmod``.
+
+    Examples
+    --------
+    >>> floor, rest = divide_floats(np, np.array([5.0, -5.0, 5.0]), np.array([0.1, 0.1, np.inf]))
+    >>> floor.tolist(), rest.round(3).tolist()
+    ([49.0, -50.0, 0.0], [0.1, 0.0, 5.0])
+    """
+    rest = xp.fmod(a, b)
+    quotient = (a - rest) / b
+    other_sign = (rest != 0) & ((rest < 0) != (xp.asarray(b) < 0))
+    quotient = xp.where(other_sign, quotient - 1, quotient)
+    rest = xp.where(other_sign, rest + b, rest)
+    rest = xp.where(rest == 0, xp.copysign(xp.zeros_like(rest), b), rest)
+    floor = xp.floor(quotient)
+    floor = xp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = xp.where(quotient == 0, xp.copysign(xp.zeros_like(floor), a / b), floor)
+    return xp.where(xp.asarray(b) == 0, a / b, floor), rest
 
 
 def _by_zero(name: str, a: Any, b: Any, values: Any, dtype: Any) -> tuple[Any, Any]:

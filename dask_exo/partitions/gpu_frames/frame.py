@@ -251,12 +251,23 @@ class DeviceFrame(Values, SummaryOfFrame):
             return value.column if is_aligned else value.reindex(self._index).column
         if pd.api.types.is_scalar(value):
             return transform.constant(value, len(self), arrays.module(self.module))
-        if hasattr(value, "__cuda_array_interface__"):
-            return Column(value, np.dtype(value.dtype))
+        if hasattr(value, "__cuda_array_interface__"):  # of cupy, PyTorch, numba
+            return self._from_gpu(arrays.module(arrays.DEVICE).asarray(value))
         values = value if isinstance(value, pd.Series) else pd.Series(value)
         if len(values) != len(self):
             raise ValueError(f"{len(values)} values were given for {len(self)} rows")
         return interop.from_pandas(values, arrays.module(self.module))
+
+    def _from_gpu(self, values: Any) -> Column:
+        """Return an array of the GPU as a column; one without an axis is a scalar."""
+        if values.ndim == 0:
+            return self._column(values.item())
+        if values.ndim != 1 or len(values) != len(self):
+            raise ValueError(
+                f"an array of shape {tuple(values.shape)} was given for {len(self)} rows: make it "
+                f"one value for each row, for example by .reshape(-1) or .ravel()"
+            )
+        return Column(arrays.module(arrays.DEVICE).ascontiguousarray(values), values.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(key, DeviceFrame):

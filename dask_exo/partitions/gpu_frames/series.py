@@ -144,7 +144,7 @@ class DeviceSeries(SummaryOfSeries):
     def __cuda_array_interface__(self) -> Any:
         if not hasattr(self.values, "__cuda_array_interface__"):
             raise AttributeError("the values are not on a GPU, or are not plain numbers")
-        return self.values.__cuda_array_interface__
+        return self.column.expose().__cuda_array_interface__
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.values.__dlpack__(**options)

@@ -150,6 +150,8 @@ def ufunc(column: Column, name: str) -> Column:
     is_duration = column.kind == "m" and name in ("absolute", "negative")  # which keep nulls
     if column.kind not in NUMBERS and not is_duration:
         raise TypeError(f"{name} does not work for dtype {column.dtype}")
+    if not hasattr(column.xp, name):
+        raise unsupported(f"the function {name} of numpy")
     with np.errstate(all="ignore"):
         values = getattr(column.xp, name)(column.values)
     dtype = column.dtype if is_duration else as_nullable(values.dtype, column.dtype)

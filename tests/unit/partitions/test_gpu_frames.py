@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import dispatch
-from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, concat
+from dask_exo.partitions.gpu_frames import (
+    DeviceFrame,
+    DeviceIndex,
+    DeviceSeries,
+    concat,
+    elementwise,
+)
 from dask_exo.partitions.kernels import argsort
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import concat_same_schema, same_schema
@@ -340,3 +346,44 @@ def test_plain_columns_are_given_without_a_copy() -> None:
     assert np.shares_memory(np.from_dlpack(there.a), there.a.values)
     assert isinstance(there.index, DeviceIndex)
     assert there.nbytes == 16
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), min_size=1, max_size=20))
+def test_floats_are_divided_as_numpy_does(pairs) -> None:
+    a, b = np.array(pairs).T
+    with np.errstate(all="ignore"):
+        floor, rest = elementwise.divide_floats(np, a, b)
+        np.testing.assert_array_equal(rest, np.remainder(a, b))
+        np.testing.assert_array_equal(floor, np.floor_divide(a, b))
+        np.testing.assert_array_equal(np.signbit(rest), np.signbit(np.remainder(a, b)))
+
+
+def test_integers_have_no_negative_power() -> None:
+    with pytest.raises(ValueError, match="negative integer powers"):
+        elementwise.check_exponent(np, np.array([2]), np.array([-1]))
+    with pytest.raises(ValueError, match="negative integer powers"):
+        elementwise.check_exponent(np, np.array([2]), -1)
+    elementwise.check_exponent(np, np.array([2.0]), -1)
+    elementwise.check_exponent(np, np.array([2]), 1.5)
+
+
+class OnGpu(np.ndarray):
+    """An array that another library has on a GPU."""
+
+    __cuda_array_interface__ = property(lambda self: self.__array_interface__)
+
+
+def on_gpu(values) -> OnGpu:
+    return np.asarray(values).view(OnGpu)
+
+
+def test_arrays_of_other_libraries_become_columns(monkeypatch) -> None:
+    monkeypatch.setattr(elementwise.arrays, "module", lambda name: np)
+    frame = DeviceFrame.from_pandas(pd.DataFrame({"a": [1, 2, 3]}), "numpy")
+    assert frame.assign(b=on_gpu([4.0, 5.0, 6.0])).to_pandas().b.tolist() == [4.0, 5.0, 6.0]
+    assert frame.assign(b=on_gpu(7)).to_pandas().b.tolist() == [7, 7, 7]
+    assert (frame["a"] - on_gpu(1)).to_pandas().tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"shape \(3, 1\) was given for 3 rows: make it one value"):
+        frame.assign(b=on_gpu([[1], [2], [3]]))
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        frame.assign(b=on_gpu([1, 2]))

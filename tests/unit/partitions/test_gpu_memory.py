@@ -6,6 +6,7 @@ import contextlib
 import gc
 import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -217,3 +218,95 @@ def test_batches_of_options_are_halved() -> None:
     found = ddf.map_partitions(model, meta={"a": int, "rows": int}).compute(scheduler="sync")
     assert found.rows.tolist() == [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     assert found.a.tolist() == frame.a.tolist()
+
+
+class Streams:
+    """The part of cupy that copies use; it logs the streams of memory, copies and waits."""
+
+    def __init__(self) -> None:
+        self.log, self.current = [], ["main"]
+        self.cuda = self
+
+    def get_current_stream(self):
+        return Stream(self, self.current[-1])
+
+    def empty(self, shape, dtype):
+        self.log.append(("allocate", self.current[-1]))
+        return Copied(self)
+
+
+class Stream:
+    def __init__(self, cuda: Streams, name: str) -> None:
+        self.cuda, self.name = cuda, name
+
+    def __enter__(self) -> None:
+        self.cuda.current.append(self.name)
+
+    def __exit__(self, *_) -> None:
+        self.cuda.current.pop()
+
+    def record(self):
+        return self
+
+    def synchronize(self) -> None:
+        self.cuda.log.append(("synchronize", self.name))
+
+    def wait_event(self, event) -> None:
+        self.cuda.log.append(("wait", self.name, event.name))
+
+
+class Copied:
+    def __init__(self, cuda: Streams) -> None:
+        self.cuda = cuda
+
+    def set(self, host, stream) -> None:
+        self.cuda.log.append(("copy", stream.name))
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    cuda = Streams()
+    monkeypatch.setattr(memory.arrays, "module", lambda name: cuda)
+    monkeypatch.setattr(memory.arrays, "pinned", np.empty)
+    monkeypatch.setattr(memory, "_side_stream", lambda: Stream(cuda, "side"))
+    return cuda
+
+
+def test_a_copy_to_the_gpu_waits_for_kernels_that_had_its_memory(streams: Streams) -> None:
+    memory.to_device(np.arange(3), streams)
+    assert streams.log[:3] == [("allocate", "main"), ("wait", "side", "main"), ("copy", "side")]
+
+
+def test_where_no_memory_can_be_pinned_a_copy_is_pageable(streams: Streams, monkeypatch) -> None:
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def full(*_):
+        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+    monkeypatch.setattr(memory.arrays, "pinned", full)
+    monkeypatch.setattr(memory.arrays, "host", lambda array: ("pageable", array))
+    array = SimpleNamespace(shape=(2,), dtype=np.dtype(np.int64))
+    assert memory.to_host(array)() == ("pageable", array)
+
+
+def test_an_array_that_cannot_be_spilled_stays_counted() -> None:
+    made = Arena(100, 0, np)
+    buffer = made.hold(np.arange(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, "_copy_to_host", lambda buffer: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            made.spill(1)
+    assert buffer.get().tolist() == [0, 1]
+    del buffer
+    gc.collect()
+    assert made.used == 0
+
+
+def test_what_another_library_reads_is_never_spilled() -> None:
+    with budget(10**6) as made:
+        frame = DeviceFrame.from_pandas(pd.DataFrame({"a": [1, 2], "b": [3, 4]}), "numpy")
+        values = frame["a"].column.expose()
+        made.spill(10**6)
+        assert frame["a"].column.values is values
+        assert made.spilled == frame["b"].column.nbytes
