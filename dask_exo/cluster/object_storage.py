@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,15 +18,6 @@ RETRIED, THROTTLED = "retried", "throttled"
 RETRIES = {"AWS_RETRY_MODE": "adaptive", "AWS_MAX_ATTEMPTS": "10"}
 """Variables of workers: a client that is throttled repeats its request later, and all further
 requests at a lower rate, until it is not throttled any more."""
-
-# dollars for a thousand requests of the standard class; all others cost as much as GET
-PRICES = {
-    **dict.fromkeys(("PutObject", "CopyObject", "UploadPart", "UploadPartCopy"), 0.005),
-    **dict.fromkeys(("CreateMultipartUpload", "CompleteMultipartUpload"), 0.005),
-    **dict.fromkeys(("ListObjects", "ListObjectsV2", "ListBuckets"), 0.005),
-    **dict.fromkeys(("DeleteObject", "DeleteObjects", "AbortMultipartUpload"), 0.0),
-}
-GET_PRICE = 0.0004
 
 _lock = threading.Lock()
 _counts = Counter[str]()  # requests by the name of their operation, and those retried or throttled
@@ -57,18 +47,6 @@ def take_counts() -> dict[str, int]:
         counts = dict(_counts)
         _counts.clear()
     return counts
-
-
-def cost(counts: Mapping[str, int]) -> float:
-    """Return the price of requests in dollars.
-
-    Examples
-    --------
-    >>> round(cost({"GetObject": 1000, "PutObject": 100, "retried": 3}), 6)
-    0.0009
-    """
-    operations = {name: n for name, n in counts.items() if name not in (RETRIED, THROTTLED)}
-    return sum(n * PRICES.get(name, GET_PRICE) for name, n in operations.items()) / 1000
 
 
 def _initialize(session: Any) -> None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from dask.utils import format_bytes
-
-from dask_exo.errors import OutOfMemoryError
-
-if TYPE_CHECKING:
-    from dask_exo.cluster.futures import Node
+from typing import Any, NamedTuple
 
 Resources = Mapping[str, float]
 """Amount of each resource, by name ("CPU", "GPU", others)."""
@@ -137,28 +130,6 @@ def next_cpu_request(current: float, limit: int) -> int | None:
         return None
     half = max(2, limit // 2)
     return half if current < half else limit
-
-
-def widen_request(
-    needs: Mapping[str, Any] | None, nodes: Sequence[Node], what: str, error: OutOfMemoryError
-) -> dict[str, Any]:
-    """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
-
-    Raise `OutOfMemoryError` if the task had a whole node.
-    """
-    largest = max(nodes, key=lambda node: node.slots)
-    options = dict(needs or {})
-    slots = next_cpu_request(float(options.get("num_cpus") or 1), largest.slots)
-    if slots is None:
-        memory = (largest.resources or {}).get("memory")
-        capacity = "" if memory is None else f" It has {format_bytes(int(memory))} for tasks."
-        raise OutOfMemoryError(
-            f"{what} was stopped because its node ran out of memory, even with no other "
-            f"task beside it.{capacity} Make smaller partitions: npartitions= of the shuffle "
-            f"before it, blocksize= where it is read, or .repartition(partition_size=); or take "
-            f"nodes with more memory, or a smaller store (exo.object-store-memory). ({error})"
-        ) from error
-    return {**options, "num_cpus": slots}
 
 
 def split_evenly(count: int, groups: int) -> list[range]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dask.utils import format_bytes
+
 from dask_exo.cluster.futures import FetchTimeoutError, Futures, Node, Ref
-from dask_exo.cluster.resources import ONE_CPU, Amounts, ResourceRequest, fits
+from dask_exo.cluster.resources import (
+    ONE_CPU,
+    Amounts,
+    ResourceRequest,
+    fits,
+    next_cpu_request,
+)
 from dask_exo.cluster.task_status import Activity, Snapshot, diagnose
-from dask_exo.errors import ClusterError, StalledError
+from dask_exo.errors import ClusterError, OutOfMemoryError, StalledError
 
 T = TypeVar("T")
 
@@ -280,3 +288,25 @@ def fetch_values(
         return futures.get(refs, limit)
     watchdog = Watchdog(futures, limit)
     return [watchdog.get(ref, name(ref)) for ref in refs]
+
+
+def widen_request(
+    needs: Mapping[str, Any] | None, nodes: Sequence[Node], what: str, error: OutOfMemoryError
+) -> dict[str, Any]:
+    """Return the request of a task whose node ran out of memory: more slots, so fewer neighbours.
+
+    Raise `OutOfMemoryError` if the task had a whole node.
+    """
+    largest = max(nodes, key=lambda node: node.slots)
+    options = dict(needs or {})
+    slots = next_cpu_request(float(options.get("num_cpus") or 1), largest.slots)
+    if slots is None:
+        memory = (largest.resources or {}).get("memory")
+        capacity = "" if memory is None else f" It has {format_bytes(int(memory))} for tasks."
+        raise OutOfMemoryError(
+            f"{what} was stopped because its node ran out of memory, even with no other "
+            f"task beside it.{capacity} Make smaller partitions: npartitions= of the shuffle "
+            f"before it, blocksize= where it is read, or .repartition(partition_size=); or take "
+            f"nodes with more memory, or a smaller store (exo.object-store-memory). ({error})"
+        ) from error
+    return {**options, "num_cpus": slots}

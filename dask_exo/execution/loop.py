@@ -16,8 +16,8 @@ from itertools import chain
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.ownership import owned
-from dask_exo.cluster.resources import ResourceRequest, widen_request
-from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values
+from dask_exo.cluster.resources import ResourceRequest
+from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values, widen_request
 from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import (

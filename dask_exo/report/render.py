@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
 
-from dask_exo.cluster.object_storage import RETRIED, THROTTLED, cost
+from dask_exo.cluster.object_storage import RETRIED, THROTTLED
 from dask_exo.errors import MissingPackageError
 from dask_exo.report.advice import advise
-from dask_exo.report.summary import Figures, as_json
+from dask_exo.report.summary import Figures, as_json, cost
 
 if TYPE_CHECKING:
     from dask_exo.report.collector import Collector

@@ -11,13 +11,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_exo.cluster.object_storage import cost
 from dask_exo.errors import InputError
 
 IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</script>", re.DOTALL)
 VERSION = 3  # of the format of `as_json`
 MOST_SPANS = 5_000  # a page with more is slow to draw
 CELLS = 64  # along each side of a matrix
+
+
+MARKS = ("retried", "throttled")  # counted among requests to object storage; no operations
+
+# dollars for a thousand requests of the standard class; all others cost as much as GET
+PRICES = {
+    **dict.fromkeys(("PutObject", "CopyObject", "UploadPart", "UploadPartCopy"), 0.005),
+    **dict.fromkeys(("CreateMultipartUpload", "CompleteMultipartUpload"), 0.005),
+    **dict.fromkeys(("ListObjects", "ListObjectsV2", "ListBuckets"), 0.005),
+    **dict.fromkeys(("DeleteObject", "DeleteObjects", "AbortMultipartUpload"), 0.0),
+}
+GET_PRICE = 0.0004
+
+
+def cost(counts: Mapping[str, int]) -> float:
+    """Return the price of requests in dollars.
+
+    Examples
+    --------
+    >>> round(cost({"GetObject": 1000, "PutObject": 100, "retried": 3}), 6)
+    0.0009
+    """
+    operations = {name: n for name, n in counts.items() if name not in MARKS}
+    return sum(n * PRICES.get(name, GET_PRICE) for name, n in operations.items()) / 1000
 
 
 @dataclass

@@ -15,8 +15,7 @@ from weakref import ref
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.resources import widen_request
-from dask_exo.cluster.waiting import Steps, Until
+from dask_exo.cluster.waiting import Steps, Until, widen_request
 from dask_exo.errors import OutOfMemoryError
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec

@@ -239,7 +239,7 @@ BUGS = [
     ),
     Bug(
         "a task without memory is sent again as it was",
-        "cluster/resources.py",
+        "cluster/waiting.py",
         '"num_cpus": slots}',
         '"num_cpus": options.get("num_cpus", 1)}',
         (f"{UNIT}/execution/test_admission.py",),

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
-from dask_exo.cluster.resources import next_cpu_request, widen_request
+from dask_exo.cluster.resources import next_cpu_request
 from dask_exo.cluster.spilling import used_share
+from dask_exo.cluster.waiting import widen_request
 from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
 from dask_exo.execution.accounting import INTERVAL, MemoryPressure
 from dask_exo.execution.admission import LoopState, bottleneck
