@@ -108,7 +108,7 @@ class Cluster:
     def split(self, count, fn, *args, node=None, options=None):
         return self.call(count, fn, args, needs=resources_of(options or {}))
 
-    def stream(self, count, fn, *args, node=None):
+    def stream(self, count, fn, *args, node=None, options=None):
         return self.split(count, fn, *args)
 
     def actor(self, options, cls=None, *args):
