@@ -6,7 +6,7 @@ import contextlib
 import errno
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dask.utils import format_bytes
-from fsspec import AbstractFileSystem
 
 from dask_exo import validation
 from dask_exo.checkpoint import atomic_io
@@ -46,34 +45,31 @@ def files(path: str | Path) -> dict[str, int]:
     """
     fs, source = atomic_io.located(str(path))
     if fs.isdir(source):
-        names = [name for name in fs.ls(source, detail=False) if _suffix(name) in _SUFFIXES]
-        found = {name: entry for name in names if (entry := _visible(fs, name))}
+        listed = fs.ls(source, detail=True)
+        found = [entry for entry in listed if _suffix(entry["name"]) in _SUFFIXES]
+        found = list(filter(_is_visible, found))
         if not found:
             raise InputError(
                 f"no Parquet or CSV files in the directory {str(path)!r}: give another one"
             )
     elif fs.exists(source):
-        found = {source: fs.info(source)}
+        found = [fs.info(source)]
     else:
-        found = {name: entry for name in fs.glob(source) if (entry := _visible(fs, name))}
+        found = list(filter(_is_visible, fs.glob(source, detail=True).values()))
         if not found:
             raise InputError(f"no file, directory or glob matches {str(path)!r}: give another path")
+    sizes = {entry["name"]: int(entry["size"]) for entry in found}
     local = atomic_io.is_local(fs)
-    return {
-        name if local else fs.unstrip_protocol(name): int(found[name]["size"])
-        for name in sorted(found)
-    }
+    return {name if local else fs.unstrip_protocol(name): sizes[name] for name in sorted(sizes)}
 
 
 def _suffix(name: str) -> str:
     return PurePosixPath(name).suffix
 
 
-def _visible(fs: AbstractFileSystem, name: str) -> dict[str, Any]:
-    """Return the entry of a file; empty for directories and hidden files."""
-    entry: dict[str, Any] = fs.info(name)
-    hidden = PurePosixPath(name).name.startswith((".", "_"))
-    return {} if hidden or entry["type"] != "file" else entry
+def _is_visible(entry: Mapping[str, Any]) -> bool:
+    hidden = PurePosixPath(entry["name"]).name.startswith((".", "_"))
+    return entry["type"] == "file" and not hidden
 
 
 def read(path: str | Path, *, partition_bytes: int | None = None) -> dd.DataFrame:

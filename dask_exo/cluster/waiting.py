@@ -235,7 +235,11 @@ def await_nodes(futures: Futures, requests: Collection[Amounts], limit: float | 
     """
     who, end, told = f"start {uuid.uuid4().hex}", futures.now + (limit or 0.0), False
     try:
-        while futures.elastic and limit and (missing := _missing(futures, requests)):
+        while futures.elastic and limit:
+            nodes = _alive(futures)
+            missing = _missing(nodes, requests)
+            if not missing:
+                return nodes
             if not futures.ask(who, dict.fromkeys(missing, 1)):
                 break  # the caller knows what to say
             what = " and ".join(map(str, map(ResourceRequest, missing)))
@@ -255,9 +259,8 @@ def await_nodes(futures: Futures, requests: Collection[Amounts], limit: float | 
     return futures.nodes()
 
 
-def _missing(futures: Futures, requests: Collection[Amounts]) -> list[Amounts]:
+def _missing(nodes: Sequence[Node], requests: Collection[Amounts]) -> list[Amounts]:
     """Return the requests that fit no node."""
-    nodes = _alive(futures)
     if not nodes:
         return list(requests) or [ONE_CPU.amounts]
     if any(node.resources is None for node in nodes):

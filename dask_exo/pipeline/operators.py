@@ -148,15 +148,20 @@ def name_of(steps: Sequence[Operator]) -> str:
     return " > ".join(step.transform.name for step in steps) or "source"
 
 
+def request_of(steps: Sequence[Operator]) -> Resources:
+    """Return the resources that a task of a stage requests."""
+    return steps[0].request if steps else ONE_CPU
+
+
 def amounts(steps: Sequence[Operator]) -> str:
     """Return the request of a stage as text."""
-    request = steps[0].request if steps else ONE_CPU
+    request = request_of(steps)
     return ", ".join(f"{amount:g} {name}" for name, amount in request.items()) or "nothing"
 
 
 def requests_of(groups: Iterable[Sequence[Operator]]) -> list[Amounts]:
     """Return the different requests of stages, which are given by their steps."""
-    requests = [steps[0].request if steps else ONE_CPU for steps in groups]
+    requests = map(request_of, groups)
     return list(dict.fromkeys(tuple(sorted(request.items())) for request in requests))
 
 
@@ -165,7 +170,7 @@ def check_requests(
 ) -> None:
     """Raise `PipelineError` if a task of a stage, given by its steps, does not fit any node."""
     for steps in groups:
-        request = steps[0].request if steps else ONE_CPU
+        request = request_of(steps)
         for name, amount in request.items():
             if amount > total.get(name, 0):
                 raise PipelineError(

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
 
-from dask_exo.cluster.object_storage import RETRIED, THROTTLED
 from dask_exo.errors import MissingPackageError
 from dask_exo.report.advice import advise
-from dask_exo.report.summary import Figures, as_json, cost
+from dask_exo.report.summary import MARKS, Figures, as_json, cost
 
 if TYPE_CHECKING:
     from dask_exo.report.collector import Collector
@@ -82,7 +81,7 @@ def requests_text(requests: Mapping[str, int]) -> str:
     '2,010 requests (GetObject 2,000, PutObject 10), 1 retried, 0 throttled, about $ 0.0009'
     """
     others = dict(requests)
-    retried, throttled = others.pop(RETRIED, 0), others.pop(THROTTLED, 0)
+    retried, throttled = (others.pop(mark, 0) for mark in MARKS)
     most = sorted(others.items(), key=lambda item: -item[1])
     names = ", ".join(f"{name} {count:,}" for name, count in most)
     repeated = f"{retried:,} retried, {throttled:,} throttled"

@@ -130,7 +130,7 @@ print("done", round(time.monotonic() - begin, 1))
 
 
 def test_nodes_start_on_demand_from_zero(address: str) -> None:
-    done = run_python("-W", "ignore", "-c", PROGRAM, address, timeout=100)
+    done = run_python("-W", "ignore", "-c", PROGRAM, address, timeout=250)
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "waits for a node with 1 CPU to start" in done.stderr

@@ -109,6 +109,6 @@ cluster.shutdown()
 
 @pytest.mark.parametrize("program", [SHUFFLE, PERSIST], ids=["shuffle", "persist"])
 def test_nodes_join_and_end(tmp_path: Path, program: str) -> None:
-    done = run_python("-W", "ignore", "-c", program, tmp_path, timeout=100)
+    done = run_python("-W", "ignore", "-c", program, tmp_path, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr

@@ -17,7 +17,6 @@ from typing import Any
 import ray
 import ray.exceptions
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
-from ray._private.state import jobs
 from ray.autoscaler.sdk import request_resources
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 from ray.core.generated.autoscaler_pb2 import (  # type: ignore[attr-defined]  # created at import
@@ -25,7 +24,8 @@ from ray.core.generated.autoscaler_pb2 import (  # type: ignore[attr-defined]  #
 )
 from ray.experimental import internal_kv
 
-from dask_exo.cluster.on_ray.publication import HEAD
+from dask_exo.cluster.on_ray.services import on_head
+from dask_exo.cluster.on_ray.tasks import ended_programs
 from dask_exo.cluster.on_ray.translation import check_connection, translated
 from dask_exo.cluster.resources import Amounts, Wants
 
@@ -73,8 +73,7 @@ class DemandKeeper:
         while True:
             time.sleep(CHECK)
             with self._lock, contextlib.suppress(Exception):  # Ray does not answer: the next may
-                ended = {job["JobID"] for job in jobs() if job["IsDead"]}
-                for job in ended & self._wants.keys():
+                for job in ended_programs() & self._wants.keys():
                     del self._wants[job]
                 self._request()
                 if time.monotonic() - self._last > UNUSED:
@@ -89,10 +88,10 @@ def ask(who: str, wants: Wants) -> bool:
     check_connection()
     if not scales():
         return False
-    options = {"name": _PLACE, "namespace": _PLACE, "lifetime": "detached", "num_cpus": 0}
+    options = on_head(_PLACE, _PLACE)
     job = ray.get_runtime_context().get_job_id()
     for attempt in range(2):
-        keeper = _remote_keeper.options(**options, get_if_exists=True, resources=HEAD).remote()
+        keeper = _remote_keeper.options(**options, get_if_exists=True).remote()
         try:
             with translated():
                 ray.get(keeper.ask.remote(job, who, dict(wants)), timeout=ANSWER)
@@ -100,7 +99,8 @@ def ask(who: str, wants: Wants) -> bool:
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             if attempt:  # it has just ended; a third one would, too
                 return False
-    return not any(_is_refused(dict(amounts)) for amounts in wants)
+    refused = _refused() if wants else []
+    return not any(dict(amounts) in refused for amounts in wants)
 
 
 def scales() -> bool:
@@ -115,16 +115,15 @@ def scales() -> bool:
     return any(not kind.startswith("node_") for kind in report.get("active_nodes") or {})
 
 
-def _is_refused(amounts: dict[str, float]) -> bool:
-    """Return whether the autoscaler has reported that no type of node has such resources."""
+def _refused() -> list[dict[str, float]]:
+    """Return the requests for which the autoscaler has reported that no type of node has enough."""
     if not is_autoscaler_v2():
-        return False
+        return []
     client: Any = internal_kv.internal_kv_get_gcs_client()
     reply = GetClusterStatusReply()
     reply.ParseFromString(client.get_cluster_status(timeout_s=ANSWER))
-    refused = [
+    return [
         dict(request.request.resources_bundle)
         for constraint in reply.autoscaling_state.infeasible_cluster_resource_constraints
         for request in constraint.resource_requests
     ]
-    return amounts in refused

@@ -41,7 +41,7 @@ from dask_exo.cluster.futures import (
     returned,
 )
 from dask_exo.cluster.object_storage import slow_down_if_throttled
-from dask_exo.cluster.on_ray import demand, drain, shares, tasks
+from dask_exo.cluster.on_ray import demand, shares, tasks
 from dask_exo.cluster.on_ray.connection import (
     alive,
     check_alive,
@@ -49,7 +49,14 @@ from dask_exo.cluster.on_ray.connection import (
     died,
     private_spill_directory,
 )
-from dask_exo.cluster.on_ray.node_state import NodeStates, Reporter, look, own_node
+from dask_exo.cluster.on_ray.node_state import (
+    NodeStates,
+    Reporter,
+    copy_away,
+    leaving,
+    look,
+    own_node,
+)
 from dask_exo.cluster.on_ray.translation import (
     check_connection,
     first_line,
@@ -259,10 +266,10 @@ class RayFutures(Futures):
 
     def rescue(self, refs: Collection[Ref]) -> None:
         """See `Futures.rescue`; each value is copied once."""
-        if ending := drain.leaving() if self.elastic else frozenset():
+        if ending := leaving() if self.elastic else frozenset():
             new = [ref for ref in refs if ref not in self._rescued]
             others = [node.id for node in self.nodes()]
-            self._rescued.update(drain.copy_away(new, ending, others))
+            self._rescued.update(copy_away(new, ending, others))
 
     def ask(self, who: str, wants: Wants) -> bool:
         """See `Futures.ask`."""
@@ -343,7 +350,7 @@ class RayFutures(Futures):
     def nodes(self) -> list[Node]:
         """See `Futures.nodes`."""
         nodes = [n for n in alive() if n["Resources"].get("CPU", 0) >= 1]
-        if self.elastic and (ending := drain.leaving()):
+        if self.elastic and (ending := leaving()):
             nodes = [node for node in nodes if node["NodeID"] not in ending]
         if not nodes:
             raise ClusterError("the Ray cluster has no node with a CPU: start one with --num-cpus")

@@ -4,6 +4,10 @@ While a node runs calls, one of its workers puts the state into Ray's key-value 
 The driver reads the states of all nodes from there. So no process has to be started to look at a
 node, and all drivers of a cluster see the same. A node that has not run a call yet gets a task
 without a slot, which does it once.
+
+A node that is about to end, as before a spot instance is taken, gets no tasks, but Ray leaves its
+values there. A value that another node has a copy of survives: Ray makes that copy the main one.
+All others are computed again when they are needed.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -23,10 +28,10 @@ from typing import Any
 import psutil
 import ray
 from ray._private.state import state
-from ray.experimental import internal_kv
+from ray.experimental import get_local_object_locations, internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dask_exo.cluster.futures import DiskUsage
+from dask_exo.cluster.futures import DiskUsage, Ref
 from dask_exo.cluster.spilling import room, used_share
 from dask_exo.events import wall_time
 
@@ -218,3 +223,30 @@ class NodeStates:
 
 
 _remote_report = ray.remote(report)
+
+
+def leaving() -> frozenset[str]:
+    """Return the ids of the nodes that are about to end."""
+    return frozenset(state.get_draining_nodes())
+
+
+def copy_away(refs: Collection[Ref], ending: frozenset[str], others: Sequence[str]) -> list[Ref]:
+    """Copy the values that only ``ending`` nodes have to ``others``; return their refs."""
+    places = get_local_object_locations(list(refs))
+    only_there = [ref for ref in refs if _ends(places.get(ref, {}), ending)]
+    for ref, node in zip(only_there, cycle(others), strict=False):
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        _remote_have.options(num_cpus=0, name="copy", scheduling_strategy=place).remote(ref)
+    return only_there
+
+
+def _ends(place: dict[str, Any], ending: frozenset[str]) -> bool:
+    nodes = set(place.get("node_ids") or ())
+    return bool(nodes) and nodes <= ending
+
+
+def _have(_: Any) -> None:
+    """Do nothing: the node has a copy of the argument now."""
+
+
+_remote_have: Any = ray.remote(_have)

@@ -17,18 +17,18 @@ from typing import Any
 
 import ray
 import ray.exceptions
-from ray._private.state import jobs
 from ray.experimental import internal_kv
 from ray.util import list_named_actors
 
 from dask_exo.cluster.futures import Ref
 from dask_exo.cluster.on_ray.connection import private
+from dask_exo.cluster.on_ray.services import on_head
+from dask_exo.cluster.on_ray.tasks import ended_programs, entries
 from dask_exo.cluster.on_ray.translation import check_connection, first_line, lost, sealed
 from dask_exo.errors import ClusterError, InputError, OutputExistsError
 from dask_exo.events import wall_time
 
 ANSWER = 30.0  # seconds in which an owner must answer
-HEAD = {"node:__internal_head__": 0.001}  # request of an actor on the head node
 _PLACE = "dask_exo-published"  # namespace of the owners, and of the names in the key-value store
 
 
@@ -108,9 +108,8 @@ def publish_values(what: Publication, refs: Sequence[Ref], *, overwrite: bool) -
     _remove_strays()
     before = _entry(what.name)
     owner = f"{ray.get_runtime_context().get_job_id()} {uuid.uuid4().hex}"
-    options = {"name": owner, "namespace": _PLACE, "lifetime": "detached", "num_cpus": 0}
     with lost():
-        actor = _remote_owner.options(**options, resources=HEAD).remote()
+        actor = _remote_owner.options(**on_head(owner, _PLACE)).remote()
         try:
             ray.get(actor.copy.remote(list(refs)))
             _enter(replace(what, time=wall_time(), owner=owner), overwrite=overwrite)
@@ -145,8 +144,7 @@ def publications() -> list[Publication]:
     """Return all publications of the cluster, by name."""
     check_connection()
     _remove_strays()
-    names = internal_kv._internal_kv_list("", namespace=_PLACE)
-    found = (_entry(name.decode()) for name in sorted(names))
+    found = map(_entry, sorted(entries(_PLACE)))
     return [entry for entry in found if entry is not None]
 
 
@@ -187,8 +185,7 @@ def _existing(name: str) -> Publication:
     check_connection()
     found = _entry(name)
     if found is None:
-        names = [key.decode() for key in internal_kv._internal_kv_list("", namespace=_PLACE)]
-        known = ", ".join(sorted(names)) or "nothing"
+        known = ", ".join(sorted(entries(_PLACE))) or "nothing"
         raise InputError(
             f"nothing is published as {name!r} on this cluster; there is {known}: look at "
             f"`dask exo published list`"
@@ -206,9 +203,8 @@ def _stop(owner: str) -> None:
 
 def _remove_strays() -> None:
     """Stop owners whose program has died before it could publish their values."""
-    ended = {job["JobID"] for job in jobs() if job["IsDead"]}
-    names = [key.decode() for key in internal_kv._internal_kv_list("", namespace=_PLACE)]
-    used = {entry.owner for entry in map(_entry, names) if entry is not None}
+    ended = ended_programs()
+    used = {entry.owner for entry in map(_entry, entries(_PLACE)) if entry is not None}
     for actor in list_named_actors(all_namespaces=True):
         if actor["namespace"] == _PLACE and actor["name"] not in used:
             program, _, _ = actor["name"].partition(" ")

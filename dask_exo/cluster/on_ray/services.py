@@ -17,6 +17,17 @@ from dask_exo.errors import ClusterError, WorkerLostError
 MOST_CALLS = 10_000  # that run or wait at the same time
 
 
+def on_head(name: str, namespace: str) -> dict[str, Any]:
+    """Return the options of an actor on the head node that outlives its program."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "resources": {"node:__internal_head__": 0.001},
+    }
+
+
 class Service:
     """An object of a class that all processes of this program share, in an actor without a slot.
 

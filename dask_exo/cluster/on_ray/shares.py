@@ -7,13 +7,12 @@ The key-value store of the cluster has the weight of each program that computes.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 import ray
-from ray._private.state import jobs
 from ray.experimental import internal_kv
 
+from dask_exo.cluster.on_ray.tasks import entries, forget_ended
 from dask_exo.cluster.on_ray.translation import check_connection
 
 _PLACE = "dask_exo-shares"  # namespace in the key-value store that every Ray cluster has
@@ -55,14 +54,9 @@ def _publish(key: str, weight: float) -> None:
 
 def _others(own: str) -> list[float]:
     """Return the weights of other programs; remove those of dead ones."""
-    keys = [key.decode() for key in internal_kv._internal_kv_list("", namespace=_PLACE)]
-    keys = [key for key in keys if key != own]
-    ended = {job["JobID"] for job in jobs() if job["IsDead"]} if keys else set()
-    weights = []
-    for key in keys:
-        if key.partition(" ")[0] in ended:
-            internal_kv._internal_kv_del(key, namespace=_PLACE)
-        elif text := internal_kv._internal_kv_get(key, namespace=_PLACE):
-            with contextlib.suppress(ValueError):
-                weights.append(float(text))
-    return weights
+    if not any(key != own for key in entries(_PLACE)):
+        return []
+    forget_ended(_PLACE)
+    others = (key for key in entries(_PLACE) if key != own)
+    texts = (internal_kv._internal_kv_get(key, namespace=_PLACE) for key in others)
+    return [float(text) for text in texts if text]  # one may have ended just now

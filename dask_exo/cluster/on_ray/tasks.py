@@ -107,11 +107,24 @@ def forget(*, ends: bool) -> None:
     _notes.clear()
 
 
-def forget_ended() -> None:
-    """Remove what programs have left that ended without leaving the cluster."""
-    for place in (_PLACE, _SCHEDULERS):
-        keys = [key.decode() for key in internal_kv._internal_kv_list("", namespace=place)]
-        ended = {job["JobID"] for job in jobs() if job["IsDead"]} if keys else set()
+def ended_programs() -> set[str]:
+    """Return the ids of the programs of the cluster that have ended."""
+    return {job["JobID"] for job in jobs() if job["IsDead"]}
+
+
+def entries(place: str) -> list[str]:
+    """Return the keys in a namespace of the key-value store."""
+    return [key.decode() for key in internal_kv._internal_kv_list("", namespace=place)]
+
+
+def forget_ended(*places: str) -> None:
+    """Remove what programs have left that ended without leaving the cluster.
+
+    Keys in the namespaces ``places``, by default those of this module, begin with a program's id.
+    """
+    for place in places or (_PLACE, _SCHEDULERS):
+        keys = entries(place)
+        ended = ended_programs() if keys else set()
         for key in keys:
             if key.partition(" ")[0] in ended:
                 internal_kv._internal_kv_del(key, namespace=place)
