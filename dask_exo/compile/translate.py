@@ -62,7 +62,7 @@ class Translator:
     """Translates expressions, each once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Table | NotCoveredError] = {}
+        self._known: dict[str, Table | str] = {}  # or the reason why there is none
 
     def result(self, expr: CoreExpr) -> Table:
         """Return the table of an expression whose values leave Polars."""
@@ -86,11 +86,11 @@ class Translator:
         if found is None:
             try:
                 found = self._translate(expr)
-            except NotCoveredError as error:
-                found = error
+            except NotCoveredError as error:  # not kept: it refers to frames of all callers
+                found = str(error)
             self._known[expr._name] = found
-        if isinstance(found, NotCoveredError):
-            raise found
+        if isinstance(found, str):
+            raise NotCoveredError(found)
         return found
 
     def series(self, expr: Any, rows: Table | None = None) -> Table:

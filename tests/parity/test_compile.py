@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import operator
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +298,18 @@ def test_many_values_do_not_go_with_every_task(tmp_path: Path) -> None:
     ddf = _written(table(100, 0), tmp_path)
     assert _replaced(ddf[ddf.j.isin(list(range(1_000)))])
     assert not _replaced(ddf[ddf.j.isin(list(range(1_001)))])
+
+
+def test_nothing_of_its_callers_is_kept(tmp_path: Path) -> None:
+    ddf = _written(table(100, 0), tmp_path)
+
+    def call() -> weakref.ref[Any]:
+        values = np.arange(3)
+        _replaced((ddf.g * 2).map_partitions(abs))  # what is not covered is an error inside
+        return weakref.ref(values)
+
+    gc.disable()
+    try:
+        assert call()() is None
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ stamp, which is an error.
 from __future__ import annotations
 
 import bisect
+import copy
 import email.utils
 import functools
 import glob
@@ -68,10 +69,10 @@ class Stamps:
             try:
                 self._known[name] = self._look(name)
             except UnfollowableError as error:
-                self._known[name] = error
+                self._known[name] = error.with_traceback(None)
         known = self._known[name]
         if isinstance(known, UnfollowableError):
-            raise known
+            raise copy.copy(known)  # its traceback refers to the frames of all callers
         return known or (stamp_in(systems, name) if "/" in name else "")
 
     def near(self, names: Iterable[str]) -> set[str]:

@@ -8,6 +8,7 @@ values, as long as functions are deterministic.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import os
@@ -259,13 +260,13 @@ class Closures:
             try:
                 closure = self._walk(value)
             except UnfollowableError as error:
-                closure = error
+                closure = error.with_traceback(None)
             finally:
                 self._active.discard(id(value))
             if not self._active:  # else it leaves out an object that contains it
                 self._known[id(value)] = value, closure
         if isinstance(closure, UnfollowableError):
-            raise closure
+            raise copy.copy(closure)  # its traceback refers to the frames of all callers
         return closure
 
     def _walk(self, root: Any) -> ObjectNode:
