@@ -29,6 +29,8 @@ ddf = dd.from_map(rows, range(count), meta=rows(0))
 if kind == "shuffle":
     ddf = ddf.map_partitions(lambda p: (time.sleep(0.2), p)[1], meta=ddf._meta)
     ddf = ddf.shuffle("a", npartitions=count)
+print("ready", flush=True)
+sys.stdin.readline()  # all programs begin at once
 if kind == "keep":
     large = lambda i: pd.DataFrame({"a": np.zeros(10**6)})
     kept = dd.from_map(large, range(20), meta=rows(0) * 1.0).persist()
@@ -48,7 +50,14 @@ address, driver = sys.argv[1:]
 
 def start(*args):
     command = [sys.executable, "-W", "ignore", "-c", driver, address, *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, **pipes)
+
+def begin(*programs):
+    for program in programs:
+        assert program.stdout.readline() == "ready\\n"
+    for program in programs:
+        print(file=program.stdin, flush=True)
 
 def used(tasks, begin, end):
     return sum(max(0.0, min(e, end) - max(b, begin)) for b, e in tasks)
@@ -59,19 +68,22 @@ def results(*programs):
     return found
 
 for shares, kind in (((1, 1), "tasks"), ((3, 1), "tasks"), ((1, 1), "shuffle")):
-    first, second = results(*(start(share, 50 * (1 + share), kind) for share in shares))
+    programs = [start(share, 50 * (1 + share), kind) for share in shares]
+    begin(*programs)
+    first, second = results(*programs)
     # from the moment when both have run for a while until one of them ends
-    begin = max(min(b for b, _ in first), min(b for b, _ in second)) + 4
-    end = min(max(e for _, e in first), max(e for _, e in second)) - 1
-    assert end > begin + 2, (begin, end)
-    parts = used(first, begin, end), used(second, begin, end)
-    print(shares, kind, round(parts[0] / sum(parts), 2), round(end - begin, 1))
+    since = max(min(b for b, _ in first), min(b for b, _ in second)) + 4
+    until = min(max(e for _, e in first), max(e for _, e in second)) - 1
+    assert until > since + 2, (since, until)
+    parts = used(first, since, until), used(second, since, until)
+    print(shares, kind, round(parts[0] / sum(parts), 2), round(until - since, 1))
     if kind == "tasks":
         assert abs(parts[0] / sum(parts) - shares[0] / sum(shares)) < 0.15, parts
 
 dask_exo.enable(address=address)
 other = start(1, 100, "tasks")
 victim = start(1, 200, "keep")
+begin(other, victim)
 assert victim.stdout.readline() == "kept\\n"
 futures = RayFutures()
 assert futures.store().used > 150e6, futures.store()

@@ -54,9 +54,9 @@ ddf = ddf.groupby(["map", "reduce"])[["b", "map_at", "reduce_at"]].agg(
 dask.config.set({"exo.fault.nondeterminism": "ignore"})  # times and nodes differ
 pool = ThreadPoolExecutor(1)
 future = pool.submit(ddf.compute)
-time.sleep(4)
+time.sleep(2)
 c = start("c").node_id
-time.sleep(6)
+time.sleep(8)
 drain(b, 60)
 drained = time.time()
 time.sleep(4)
