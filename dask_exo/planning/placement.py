@@ -148,6 +148,11 @@ def _on_device(node: Any) -> bool | None:
 def _on_gpu(graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]) -> dict[Key, bool]:
     """Return for each task whether its value is on a GPU: as its expression, or as its inputs."""
     on_gpu = dict(inputs_on_gpu)
+    for key, alias in graph.items():  # a persisted value has the name of an expression of before
+        if isinstance(alias, Alias) and (known := _known(places, key)) is not None:
+            target = graph.get(alias.target)
+            if target is not None and not target.dependencies:
+                on_gpu.setdefault(alias.target, known)
     stack = list(graph)
     while stack:
         key = stack[-1]
@@ -156,7 +161,7 @@ def _on_gpu(graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]) -> 
             on_gpu.setdefault(key, False)
             stack.pop()
             continue
-        known = places.get(key[0]) if isinstance(key, tuple) and len(key) == 2 else None
+        known = _known(places, key)
         missing = [source for source in node.dependencies if source not in on_gpu]
         if known is not None and not isinstance(node, Alias):
             on_gpu[key] = known
@@ -165,6 +170,10 @@ def _on_gpu(graph: Graph, places: Places, inputs_on_gpu: Mapping[Key, bool]) -> 
         else:
             on_gpu[key] = any(on_gpu[source] for source in node.dependencies)
     return on_gpu
+
+
+def _known(places: Places, key: Key) -> bool | None:
+    return places.get(key[0]) if isinstance(key, tuple) and len(key) == 2 else None
 
 
 class EngineChoice(NamedTuple):

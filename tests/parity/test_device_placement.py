@@ -190,6 +190,10 @@ def test_fused_by_dask_or_persisted_it_is_the_same(places: Places) -> None:
         before = len(places.lent)
     assert compute(places, kept.f.sum()) == pytest.approx(rows().f.sum())
     assert len(places.lent) > before
+    SEEN.clear()
+    counted = kept.map_partitions(lambda part: noted(part, id(places)) is None, meta=("x", bool))
+    assert not any(compute(places, counted))
+    assert [GPU] * there.npartitions == SEEN
 
 
 def test_how_much_of_a_gpu_is_said_by_a_key_or_by_annotations(places: Places) -> None:
