@@ -27,6 +27,11 @@ ONE_TASK_PER_CALL = {"exo.scheduler.bundle-target": 0}
 """Settings for simulated clusters: real seconds of tasks do not decide which share a call."""
 
 
+SIMULATED = os.environ.get("DASK_EXO_TEST_DEVICE", "numpy") == "numpy"
+MODULE = "numpy" if SIMULATED else "cupy"
+"""Array module of GPU frames in tests, by pytest's option ``--device``."""
+
+
 def inline(nodes: int) -> Scheduler:
     """Return a scheduler that runs all tasks in this process, on one to three nodes.
 

@@ -29,8 +29,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where GPU frames are: on numpy, on a strict stand-in for cupy, or on a GPU."""
+    parser.addoption("--device", choices=["numpy", "strict", "cupy"], default="numpy")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A process that dies is not started anew: xdist would wait for it for ever at the end."""
+    os.environ["DASK_EXO_TEST_DEVICE"] = device = config.getoption("--device")
+    if device == "strict":
+        from dask_exo.testing import strict_cupy
+
+        strict_cupy.install()
     if getattr(config.option, "maxworkerrestart", "") is None:
         config.option.maxworkerrestart = "0"
 
