@@ -2,6 +2,9 @@
 
 ``python -m asv_bench.gpu --module cupy --rows 50_000_000``
 
+With ``--module strict``, a stand-in counts what a GPU would do: launches, waits of the host, and
+bytes that kernels read and write for each byte of the frame.
+
 Each kernel moves bytes that it must read and write; what a copy of as many takes, in the same
 memory, is its bound. pandas does the same beside it. Then the way from one process to another one
 on the same GPU, through pinned memory of the host. Needs numpy, pandas, pyarrow, Dask, click and,
@@ -32,6 +35,7 @@ if importlib.util.find_spec("ray") is None:  # the front door of the package imp
 from dask_exo.partitions.gpu import arrays, memory, shuffle
 from dask_exo.partitions.gpu.shuffle import start_copy
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
+from dask_exo.testing import strict_cupy
 
 KEYS = 1000
 
@@ -67,12 +71,33 @@ def kernels(frame: Any, other: Any, put: Callable[[list[Any]], Any]) -> dict[str
         "filter": (lambda: frame[half], 1.5),
         "concat": (lambda: put([frame, frame]), 4),
         "sort": (lambda: frame.sort_values("i"), 2),
+        "sort, 1000 keys": (lambda: frame.sort_values("k"), 2),
         "sort by two": (lambda: frame.sort_values(["k", "f"]), 2),
         "groupby sum": (lambda: frame.groupby("k").sum(), 1),
         "groupby min": (lambda: frame.groupby("k").min(), 1),
         "merge": (lambda: frame.merge(other, on="k"), 2.3),
         "drop_duplicates": (lambda: frame.drop_duplicates("k"), 0.3),
     }
+
+
+def count(frame: Any, other: Any) -> None:
+    """Print for each kernel what a GPU would have done."""
+    counters = strict_cupy.counters
+
+    def split() -> None:
+        ids = shuffle.partition_ids(frame, ["k"], 100)
+        shuffle.to_wire(frame, shuffle.counting_argsort(ids, 100)[0])
+
+    works = {name: work for name, (work, _) in kernels(frame, other, concat).items()}
+    works |= {"hash and split": split, "groupby 1 M": lambda: frame.groupby("i").f.sum()}  # noqa: PLW0108
+    for name, work in works.items():
+        counters.reset()
+        work()
+        c, size = counters, frame.nbytes
+        print(
+            f"{name:16} {c.launches:4} launches {c.waits:3} waits {c.moved / size:6.1f} moved "
+            f"{c.allocated / size:6.1f} allocated {c.unordered_sums} unordered sums"
+        )
 
 
 def between(module: str, nbytes: int, repeats: int) -> None:
@@ -103,13 +128,19 @@ def shuffling(device: Any, copied: Any, module: str, repeats: int) -> None:
 
 
 @click.command()
-@click.option("--module", type=click.Choice(["cupy", "numpy"]), default="numpy")
+@click.option("--module", type=click.Choice(["cupy", "numpy", "strict"]), default="numpy")
 @click.option("--rows", default=2_000_000)
 @click.option("--repeats", default=3)
-def main(module: str, rows: int, repeats: int) -> None:
+@click.option("--peer/--no-peer", default=True, help="Time pandas, too.")
+def main(module: str, rows: int, repeats: int, *, peer: bool) -> None:
     """Print a line for each kernel, and for each way out of the device."""
     if module == "cupy" and not arrays.devices():
         raise click.ClickException("no GPU, or no cupy: take --module numpy")
+    if module == "strict":
+        strict_cupy.install()
+        names = pd.DataFrame({"k": np.arange(KEYS), "z": np.arange(KEYS) * 0.5})
+        count(*(DeviceFrame.from_pandas(frame, "cupy") for frame in (data(rows), names)))
+        return
     pandas = data(rows)
     device = DeviceFrame.from_pandas(pandas, module)
     names = pd.DataFrame({"k": np.arange(KEYS), "z": np.arange(KEYS) * 0.5})
@@ -121,12 +152,11 @@ def main(module: str, rows: int, repeats: int) -> None:
     mine = kernels(device, DeviceFrame.from_pandas(names, module), concat)
     theirs = kernels(pandas, names, pd.concat)
     for name, (work, moved) in mine.items():
-        took, other = seconds(work, module, repeats), seconds(theirs[name][0], "numpy", 1)
+        took = seconds(work, module, repeats)
         share = moved * device.nbytes / bandwidth / took
-        print(
-            f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy   pandas {1e3 * other:8.1f} ms",
-            flush=True,
-        )
+        line = f"{name:16} {1e3 * took:8.1f} ms {share:6.0%} of a copy"
+        other = f"   pandas {1e3 * seconds(theirs[name][0], 'numpy', 1):8.1f} ms" if peer else ""
+        print(f"{line}{other}", flush=True)
     shuffling(device, copied, module, repeats)
     between(module, device.nbytes, repeats)
 

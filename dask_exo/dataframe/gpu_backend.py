@@ -9,15 +9,24 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import dask.dataframe as dd
+import pandas as pd
 from dask.dataframe.backends import DataFrameBackendEntrypoint
 from dask.dataframe.backends import dataframe_creation_dispatch as older_creation
 
 from dask_exo.cluster import on_ray
 from dask_exo.config import Config
-from dask_exo.dask_adapter import CoreExpr, ToBackend, creation, new_collection
+from dask_exo.dask_adapter import (
+    CoreExpr,
+    ToBackend,
+    creation,
+    get_collection_type,
+    new_collection,
+)
 from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, to_device
+from dask_exo.partitions.gpu_frames.column import unsupported
 
 NAME = "exo-cupy"
 _KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
@@ -111,3 +120,74 @@ def register() -> None:
     """Register the backend with Dask, also without the package's entry points."""
     for dispatch in (creation, older_creation):
         dispatch.register_backend(NAME, Backend())
+
+
+def _moments(part: Any) -> pd.DataFrame:
+    """Return count, mean and sum of squared deviations of each column, on the host."""
+    columns = [(0, part)] if isinstance(part, DeviceSeries) else list(part.items())
+    counts = [int(series.count()) for _, series in columns]
+    both = [
+        (series.mean(), series.var(ddof=0) * count) if count else (0.0, 0.0)
+        for count, (_, series) in zip(counts, columns, strict=True)
+    ]
+    means, squares = zip(*both, strict=True) if both else ((), ())
+    labels = pd.Index([label for label, _ in columns])
+    return pd.DataFrame({"count": counts, "mean": means, "square": squares}, labels, dtype=float)
+
+
+def _combine(parts: pd.DataFrame) -> pd.DataFrame:
+    """Combine moments of partitions: Chan, Golub and LeVeque (1983), pairwise update."""
+    labels = parts.index.unique()
+    by_label = parts.groupby(level=0, sort=False)
+    count = by_label["count"].sum()
+    mean = (parts["count"] * parts["mean"]).groupby(level=0, sort=False).sum() / count
+    shift = (parts["mean"] - mean.reindex(parts.index).to_numpy()) ** 2 * parts["count"]
+    square = by_label["square"].sum() + shift.groupby(level=0, sort=False).sum()
+    combined = pd.DataFrame({"count": count, "mean": mean.fillna(0.0), "square": square})
+    return combined.reindex(labels)
+
+
+def _variance(parts: pd.DataFrame, ddof: int, root: bool, scalar: bool) -> Any:  # noqa: FBT001
+    combined = _combine(parts)
+    degrees = combined["count"] - ddof
+    variance = (combined["square"] / degrees.where(degrees > 0)).rename(None)
+    result = variance**0.5 if root else variance
+    return result.iloc[0] if scalar else result
+
+
+def _spread(*, root: bool) -> Callable[..., Any]:
+    def run(self: Any, axis: Any = 0, skipna: Any = True, ddof: int = 1, **options: Any) -> Any:  # noqa: FBT002
+        numeric, split_every = (options.get(key, False) for key in ("numeric_only", "split_every"))
+        name = "std" if root else "var"
+        if axis not in (0, "index") or not skipna:
+            raise unsupported(f"{name}(axis={axis!r}, skipna={skipna})")
+        frame = self.select_dtypes(["number", "bool"]) if numeric and self.ndim == 2 else self
+        scalar = frame.ndim == 1
+        meta = _variance(_moments(frame._meta), ddof, root, scalar)
+        return frame.reduction(
+            _moments,
+            aggregate=_variance,
+            combine=_combine,
+            meta=meta,
+            aggregate_kwargs={"ddof": ddof, "root": root, "scalar": scalar},
+            split_every=split_every,
+        )
+
+    run.__doc__ = f"Compute the {'standard deviation' if root else 'variance'} of each column."
+    return run
+
+
+class GpuSeries(dd.Series):
+    """Dask series on GPUs; Dask's own variance is code of numpy."""
+
+    var, std = _spread(root=False), _spread(root=True)
+
+
+class GpuDataFrame(dd.DataFrame):
+    """Dask dataframe on GPUs; Dask's own variance is code of numpy."""
+
+    var, std = _spread(root=False), _spread(root=True)
+
+
+for _kind, _collection in ((DeviceFrame, GpuDataFrame), (DeviceSeries, GpuSeries)):
+    get_collection_type.register(_kind, lambda _, collection=_collection: collection)

@@ -23,8 +23,8 @@ from dask_exo.partitions.wire_format import WireTable
 LIBRARY = "cudf"
 
 counting_argsort = shuffle.counting_argsort
-partition_column = shuffle.partition_column
-partition_ids = shuffle.partition_ids
+partition_column = protocol.partition_column
+partition_ids = protocol.partition_ids
 
 
 def to_wire(frame: Any, order: Any, *, ignore_index: bool = False) -> WireTable:

@@ -15,7 +15,7 @@ from dask_exo.partitions.gpu import arrays, shuffle
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.partitions.wire_format import concat, load_schema
 from dask_exo.report import recording
-from tests._data import inline
+from tests._data import SIMULATED, inline
 
 pytestmark = pytest.mark.filterwarnings("ignore:Merging dataframes with merge column data")
 
@@ -37,7 +37,7 @@ def rows(n: int = 400, seed: int = 3) -> pd.DataFrame:
 
 
 def device(frame: pd.DataFrame, parts: int) -> dd.DataFrame:
-    with dask.config.set({"exo.gpu.simulate": True}):
+    with dask.config.set({"exo.gpu.simulate": SIMULATED}):
         return dd.from_pandas(frame, npartitions=parts, sort=False).exo.to_gpu()
 
 
@@ -100,7 +100,7 @@ def test_joins_and_groups_meet_all_their_rows(how: str) -> None:
 @pytest.mark.parametrize("algorithm", ["simple", "push"])
 def test_categories_that_differ_between_partitions_are_united(algorithm: str) -> None:
     parts = [pd.DataFrame({"c": pd.Categorical(list(letters))}) for letters in ("ba", "cb", "a")]
-    with dask.config.set({"exo.gpu.simulate": True}):
+    with dask.config.set({"exo.gpu.simulate": SIMULATED}):
         there = dd.from_map(lambda part: part, parts).exo.to_gpu()
     with dask.config.set({"exo.shuffle.algorithm": algorithm}):
         (found,) = compute(there.exo.random_shuffle(npartitions=1))
@@ -119,7 +119,7 @@ def test_what_is_merged_on_the_host_goes_back_to_where_it_was() -> None:
 def test_the_backend_reads_and_comes_back(tmp_path: Any) -> None:
     frame = rows().reset_index(drop=True).drop(columns="c")
     frame.to_parquet(tmp_path / "a.parquet")
-    with dask.config.set({"dataframe.backend": "exo-cupy", "exo.gpu.simulate": True}):
+    with dask.config.set({"dataframe.backend": "exo-cupy", "exo.gpu.simulate": SIMULATED}):
         there = dd.read_parquet(tmp_path / "a.parquet")
         made = dd.from_dict({"a": [1, 2, 3]}, npartitions=2)
     assert isinstance(there._meta, DeviceFrame)

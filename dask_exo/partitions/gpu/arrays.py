@@ -8,8 +8,10 @@ References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,19 @@ def name_of(array: Any) -> str:
 def host(array: Any) -> np.ndarray:
     """Copy an array to host memory."""
     return array if isinstance(array, np.ndarray) else module(DEVICE).asnumpy(array)
+
+
+def root(array: Any) -> Any:
+    """Return the array that owns the memory of a view."""
+    while isinstance(array.base, type(array)):
+        array = array.base
+    return array
+
+
+def address(array: Any) -> int:
+    """Return the address of the first value."""
+    data = array.__array_interface__["data"] if isinstance(array, np.ndarray) else None
+    return int(array.data.ptr if data is None else data[0])
 
 
 def devices() -> int:
@@ -74,9 +89,32 @@ def installed() -> bool:
     return importlib.util.find_spec(DEVICE) is not None
 
 
+def narrow(codes: Any) -> Any:
+    """Return integers of a GPU in the same order, in the fewest bytes: sorts take less passes."""
+    if isinstance(codes, np.ndarray) or not len(codes):
+        return codes
+    low, high = of(codes).stack([codes.min(), codes.max()]).tolist()
+    dtype = np.min_scalar_type(high - low)
+    return codes if dtype.itemsize == codes.dtype.itemsize else (codes - low).astype(dtype)
+
+
 def argsort(codes: Any) -> Any:
     """Argsort integers in a stable way."""
-    return stable_argsort(codes) if isinstance(codes, np.ndarray) else codes.argsort()
+    return stable_argsort(codes) if isinstance(codes, np.ndarray) else narrow(codes).argsort()
+
+
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run elementwise code of arrays in one kernel on a GPU."""
+
+    @functools.cache
+    def kernel() -> Callable[..., Any]:
+        return module(DEVICE).fuse(kernel_name=function.__name__.strip("_"))(function)
+
+    @functools.wraps(function)
+    def run(*operands: Any) -> Any:
+        return (function if isinstance(operands[-1], np.ndarray) else kernel())(*operands)
+
+    return run
 
 
 def spread(counts: Any) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 Copies run on a separate stream, through pinned host memory, concurrently with kernels. If numpy
 simulates the GPU, the host gets the array itself.
 
-The arrays of columns are counted. If they exceed the budget, or an allocation fails, the least
+The allocations of columns are counted. If they exceed the budget, or an allocation fails, the least
 recently used ones are copied to the host, and copied back on their next use. The memory of a
 spilled array is released only once nothing else refers to it, such as a running operation or a
 view. Values between tasks are not counted: they are in the object store, which spills to disk.
@@ -27,6 +27,8 @@ from dask_exo.partitions.batching import is_out_of_memory
 from dask_exo.partitions.gpu import arrays
 
 ALIGNMENT = 256  # bytes, as cupy's allocations
+CHUNK = 32 << 20  # bytes of pinned memory that are copied at once
+_chunks_lock = threading.Lock()
 
 
 class Place(NamedTuple):
@@ -37,23 +39,37 @@ class Place(NamedTuple):
     length: int
 
 
-def pack(values: Sequence[Any], xp: Any) -> tuple[Any, tuple[Place, ...]]:
-    """Pack arrays into one buffer on the GPU.
-
-    Examples
-    --------
-    >>> buffer, places = pack([np.arange(3), np.array([True, False])], np)
-    >>> [array.tolist() for array in unpack(buffer, places)]
-    [[0, 1, 2], [True, False]]
-    """
+def _places(values: Sequence[Any]) -> tuple[tuple[Place, ...], int]:
+    """Return where arrays are in one buffer, and its bytes."""
     places, size = [], 0
     for array in values:
         places.append(Place(size, array.dtype, len(array)))
         size += -(-int(array.nbytes) // ALIGNMENT) * ALIGNMENT
-    buffer = xp.empty(size, np.uint8)
-    for array, view in zip(values, unpack(buffer, places), strict=True):
-        view[:] = array
-    return buffer, tuple(places)
+    return tuple(places), size
+
+
+def pack(values: Sequence[Any]) -> tuple[Callable[[], np.ndarray], tuple[Place, ...]]:
+    """Start to copy arrays into one buffer on the host; return a function that waits for it.
+
+    Examples
+    --------
+    >>> wait, places = pack([np.arange(3), np.array([True, False])])
+    >>> [array.tolist() for array in unpack(wait(), places)]
+    [[0, 1, 2], [True, False]]
+    """
+    places, size = _places(values)
+    on_host = all(isinstance(array, np.ndarray) for array in values)
+    buffer = np.empty(size, np.uint8) if on_host else _pinned_or_not((size,), np.uint8)
+    waits = [
+        to_host(array, view) for array, view in zip(values, unpack(buffer, places), strict=True)
+    ]
+
+    def wait() -> np.ndarray:
+        for each in waits:
+            each()
+        return buffer
+
+    return wait, places
 
 
 def unpack(buffer: Any, places: Sequence[Place]) -> list[Any]:
@@ -61,54 +77,79 @@ def unpack(buffer: Any, places: Sequence[Place]) -> list[Any]:
     return [buffer[p.start : p.start + p.length * p.dtype.itemsize].view(p.dtype) for p in places]
 
 
-def to_host(array: Any) -> Callable[[], np.ndarray]:
+def to_host(array: Any, out: np.ndarray | None = None) -> Callable[[], np.ndarray]:
     """Start to copy an array to the host; return a function that waits for the copy.
 
     The GPU continues with later kernels, which must not change the array before.
     """
     if isinstance(array, np.ndarray):
-        return lambda: array
+        if out is None:
+            return lambda: array
+        out[...] = array
+        return lambda: out
     side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
-    try:
-        pinned = arrays.pinned(array.shape, array.dtype)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        pageable = arrays.host(array)
-        return lambda: pageable
+    target = _pinned_or_not(array.shape, array.dtype) if out is None else out
     side.wait_event(cuda.get_current_stream().record())
-    array.get(stream=side, out=pinned, blocking=False)
+    array.get(stream=side, out=target, blocking=False)
     end = side.record()
 
     def wait() -> np.ndarray:
         end.synchronize()
         _ = array  # its memory must not be reused before that
-        return pinned
+        return target
 
     return wait
 
 
+def _pinned_or_not(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Allocate pinned memory, or else pageable memory, of which copies are slower."""
+    try:
+        return arrays.pinned(shape, dtype)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return np.empty(shape, dtype)
+
+
 def to_device(array: np.ndarray, xp: Any) -> Any:
-    """Copy an array to the GPU; later kernels wait for the copy."""
+    """Copy an array to the GPU; later kernels wait for the copy.
+
+    While the GPU copies one chunk of pinned memory, the host fills the other one.
+    """
     if xp is np:
         return array.copy()
-    side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
-    pinned = arrays.pinned(array.shape, array.dtype)
-    pinned[...] = array
+    cuda = arrays.module(arrays.DEVICE).cuda
     # from the pool of the current stream: one of another stream hands memory out again while
     # kernels of this one still read it
     copy = xp.empty(array.shape, array.dtype)
-    side.wait_event(cuda.get_current_stream().record())  # such kernels may have had the memory
-    copy.set(pinned, stream=side)
-    end = side.record()
-    cuda.get_current_stream().wait_event(end)
-    end.synchronize()  # the pinned memory may be reused after that
+    if not array.size:
+        return copy
+    source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    target = copy.reshape(-1).view(np.uint8)
+    with _chunks_lock:
+        side, chunks = _side_stream(), _chunks()
+        side.wait_event(cuda.get_current_stream().record())  # kernels may have had the memory
+        for i, start in enumerate(range(0, len(source), CHUNK)):
+            part = source[start : start + CHUNK]
+            pinned, end = chunks[i % len(chunks)]
+            if end is not None:
+                end.synchronize()  # its last copy
+            pinned[: len(part)] = part
+            target[start : start + CHUNK].set(pinned[: len(part)], stream=side)
+            chunks[i % len(chunks)] = pinned, side.record()
+        cuda.get_current_stream().wait_event(side.record())
     return copy
 
 
 @cache
 def _side_stream() -> Any:
     return arrays.module(arrays.DEVICE).cuda.Stream(non_blocking=True)
+
+
+@cache
+def _chunks() -> list[tuple[np.ndarray, Any]]:
+    """Return pinned memory, and the ends of the last copies from it."""
+    return [(arrays.pinned((CHUNK,), np.uint8), None) for _ in range(2)]
 
 
 SHARE = 0.8  # of the GPU memory of a worker; the rest is for temporary arrays
@@ -123,23 +164,38 @@ class GpuMemoryUse(NamedTuple):
 
 
 class Buffer:
-    """GPU array that may be spilled to the host."""
+    """Allocation on a GPU that may be spilled to the host; arrays are views of it."""
 
-    __slots__ = ("__weakref__", "_arena", "array", "exposed", "host", "nbytes")
+    __slots__ = ("__weakref__", "exposed", "host", "nbytes", "root", "views")
 
-    def __init__(self, array: Any, arena: Arena) -> None:
-        self.array: Any = array
+    def __init__(self, root: Any) -> None:
+        self.root: Any = root
         self.host: np.ndarray | None = None
-        self.nbytes, self._arena = int(array.nbytes), arena
+        self.nbytes = int(root.nbytes)
         self.exposed = False  # another library has the address: it is never spilled
+        self.views = weakref.WeakSet[View]()
+
+
+class View:
+    """Array in a `Buffer`, as a column has it."""
+
+    __slots__ = ("__weakref__", "_arena", "_place", "array", "buffer")
+
+    def __init__(self, array: Any, place: Place, buffer: Buffer, arena: Arena) -> None:
+        self.array: Any = array
+        self.buffer, self._place, self._arena = buffer, place, arena
 
     def get(self) -> Any:
-        """Return the array on the GPU; copy it back if it was spilled."""
-        return self._arena.use(self)
+        """Return the array on the GPU; copy its buffer back if that was spilled."""
+        with self._arena.lock:
+            root = self._arena.use(self.buffer)
+            if self.array is None:
+                (self.array,) = unpack(root.reshape(-1).view(np.uint8), [self._place])
+            return self.array
 
     def expose(self) -> Any:
         """Return the array for another library, which may use its memory from now on."""
-        self.exposed = True
+        self.buffer.exposed = True
         return self.get()
 
 
@@ -188,37 +244,45 @@ class Arena:
         self._xp, self._trim = xp, trim
         self.room = limit if room is None else room
         self.peak = self.used = self.on_pinned = self.on_host = self.spilled = self.restored = 0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._device: OrderedDict[int, weakref.ref[Buffer]] = OrderedDict()  # least used first
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
+        self._roots: dict[int, weakref.ref[Buffer]] = {}  # by the identity of the root
 
-    def hold(self, array: Any) -> Buffer:
-        """Count an array in the budget."""
-        with self._lock:
-            buffer = Buffer(array, self)
-            weakref.finalize(buffer, self._release, id(buffer), buffer.nbytes).atexit = False
-            self._count(buffer)
-            return buffer
+    def hold(self, array: Any) -> View:
+        """Count the allocation that an array is a view of in the budget."""
+        with self.lock:
+            root = arrays.root(array)
+            if not (array.flags.c_contiguous and root.flags.c_contiguous):
+                root = array = self._xp.ascontiguousarray(array).copy()
+            ref = self._roots.get(id(root))
+            buffer = None if ref is None else ref()
+            if buffer is None or buffer.root is not root:
+                buffer = Buffer(root)
+                weakref.finalize(buffer, self._release, id(buffer), buffer.nbytes).atexit = False
+                self._count(buffer)
+            start = arrays.address(array) - arrays.address(root)
+            view = View(array, Place(start, array.dtype, len(array)), buffer, self)
+            buffer.views.add(view)
+            return view
 
     def use(self, buffer: Buffer) -> Any:
-        """Return the array of a buffer on the GPU, and mark it as most recently used."""
-        with self._lock:
-            array = buffer.array
-            if array is not None:
+        """Return the allocation of a buffer, and mark it as most recently used."""
+        with self.lock:
+            if buffer.root is not None:
                 self._device.move_to_end(id(buffer))
-                return array
+                return buffer.root
             assert buffer.host is not None
-            array = to_device(buffer.host, self._xp)
-            buffer.array = array
+            buffer.root = to_device(buffer.host, self._xp)
             self._uncount_host(id(buffer), buffer.nbytes)
             buffer.host = None
             self.restored += buffer.nbytes
             self._count(buffer)
-            return array
+            return buffer.root
 
     def spill(self, nbytes: int) -> int:
         """Spill at least ``nbytes``, or all; return the bytes that were spilled."""
-        with self._lock:
+        with self.lock:
             before = self.spilled
             for key, ref in list(self._device.items()):
                 if self.spilled - before >= nbytes:
@@ -227,10 +291,7 @@ class Arena:
                 if buffer is not None and not buffer.exposed:
                     self._copy_to_host(buffer)
                     del self._device[key]
-            freed = self.spilled - before
-        if freed:
-            self._trim()
-        return freed
+            return self.spilled - before
 
     def allocating(self, malloc: Callable[[int], Any]) -> Callable[[int], Any]:
         """Return an allocator that spills and retries if another one is out of memory."""
@@ -248,7 +309,8 @@ class Arena:
         return allocate
 
     def _count(self, buffer: Buffer) -> None:
-        self._device[id(buffer)] = weakref.ref(buffer)
+        ref = weakref.ref(buffer)
+        self._device[id(buffer)] = self._roots[id(buffer.root)] = ref
         self.used += buffer.nbytes
         if self.used > self.limit:
             others = self.used - buffer.nbytes  # it is the last one to be spilled
@@ -256,10 +318,13 @@ class Arena:
         self.peak = max(self.peak, self.used)
 
     def _copy_to_host(self, buffer: Buffer) -> None:
-        host = to_host(buffer.array)()
+        host = to_host(buffer.root)()
         pinned = self.on_pinned + buffer.nbytes <= self._pinned_limit
         buffer.host = host if pinned else np.array(host)
-        buffer.array = None
+        self._roots.pop(id(buffer.root), None)
+        buffer.root = None
+        for view in buffer.views:
+            view.array = None
         self.used -= buffer.nbytes
         self.spilled += buffer.nbytes
         self._spilled[id(buffer)] = pinned
@@ -276,9 +341,10 @@ class Arena:
 
     def _release(self, key: int, nbytes: int) -> None:
         """Release an array that is no longer referenced."""
-        with self._lock:
+        with self.lock:
             if self._device.pop(key, None) is not None:
                 self.used -= nbytes
+                self._roots = {root: ref for root, ref in self._roots.items() if ref() is not None}
             else:
                 self._uncount_host(key, nbytes)
 

@@ -24,11 +24,12 @@ from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
 from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
+from dask_exo.partitions.kernels.hash_partition import combine
 from dask_exo.partitions.kernels.sort_keys import SortKey, pack
+from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
 from dask_exo.partitions.wire_format import WireColumns, dump_schema, load_schema
 
 partition_column = protocol.partition_column
-partition_ids = protocol.partition_ids
 
 
 class PackedFrame(NamedTuple):
@@ -82,8 +83,7 @@ def start_copy(frame: DeviceFrame) -> Callable[[], PackedFrame]:
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
     values = [column.values for column in columns] + [columns[i].valid for i in masked]
-    buffer, places = memory.pack(values, arrays.module(module))
-    wait = memory.to_host(buffer)
+    wait, places = memory.pack(values)
     no_values = np.empty(0, np.int8)
     empty = tuple(replace(column, values=no_values, valid=None) for column in columns)
     rows = names, numbers
@@ -181,7 +181,7 @@ def to_wire(
         xp = arrays.of(members[0][1])
         block = xp.empty((len(members), len(order)), members[0][1].dtype)
         for row, (_, values) in zip(block, members, strict=True):
-            row[:] = values[order]
+            xp.take(values, order, out=row)
         blocks.append(memory.to_host(block))
         places.append(tuple(i for i, _ in members))
     names = () if ignore_index else frame.index.names
@@ -191,14 +191,27 @@ def to_wire(
     return WireColumns(len(order), rows, dump_schema(layout))
 
 
+def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:
+    """Implement `dask_exo.partitions.protocol.partition_ids`, with one kernel for each column."""
+    columns = [column] if isinstance(column, str) else list(column)
+    if columns and columns[0] in (PARTITION_COLUMN, JOIN_PARTITION_COLUMN):
+        return protocol.partition_ids(frame, column, npartitions)
+    hashed = [hash_column(each) for each in (frame[columns] if columns else frame).arrays]
+    ids = _spread(np.uint64(npartitions), *hashed)
+    return ids.astype(np.min_scalar_type(max(npartitions - 1, 0)))
+
+
+@arrays.fused
+def _spread(npartitions: Any, *hashed: Any) -> Any:
+    return combine(hashed) % npartitions
+
+
 def counting_argsort(ids: Any, count: int) -> tuple[Any, np.ndarray]:
     """Implement `dask_exo.partitions.kernels.argsort.counting_argsort`, on the GPU."""
     xp = arrays.of(ids)
-    codes = ids.astype(np.int64)
-    counts = arrays.host(xp.bincount(codes, minlength=count))
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return arrays.argsort(codes), offsets
+    order = ids.argsort(kind="stable")
+    bounds = xp.searchsorted(ids[order], xp.arange(count + 1))
+    return order, arrays.host(bounds).astype(np.int64)
 
 
 def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
@@ -272,16 +285,17 @@ def hash_column(column: Column) -> Any:
     values = column.values
     if column.kind == "f":  # all NaN have one hash, and so have both zeros
         values = column.xp.where(column.xp.isnan(values), values.dtype.type(np.nan), values + 0)
-    if column.kind == "b":
-        hashes = _mix_bits(values.astype(np.uint64))
-    else:
-        hashes = _mix_bits(values.view(f"u{values.dtype.itemsize}").astype(np.uint64))
+    if column.kind != "b":
+        values = values.view(f"u{values.dtype.itemsize}")
+    hashes = _mix_bits(values)
     if column.nullable and column.valid is not None:
         return column.xp.where(column.valid, hashes, np.uint64(hash(pd.NA) & _MASK))
     return hashes
 
 
+@arrays.fused
 def _mix_bits(words: Any) -> Any:
+    words = words.astype(np.uint64)
     words = words ^ (words >> np.uint64(30))
     words = words * np.uint64(0xBF58476D1CE4E5B9)
     words = words ^ (words >> np.uint64(27))

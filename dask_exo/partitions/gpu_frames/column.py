@@ -87,7 +87,7 @@ class Column:
         They are never spilled from then on: that library would read memory of others.
         """
         stored = self.__dict__["values"]
-        return stored.expose() if isinstance(stored, memory.Buffer) else stored
+        return stored.expose() if isinstance(stored, memory.View) else stored
 
     def nulls(self) -> Any:
         """Return (n,) bool of nulls."""
@@ -143,10 +143,10 @@ class _ManagedArray:
 
     def __get__(self, column: Any, owner: type) -> Any:
         stored = column.__dict__[self._name]
-        return stored.get() if isinstance(stored, memory.Buffer) else stored
+        return stored.get() if isinstance(stored, memory.View) else stored
 
     def __set__(self, column: Any, array: Any) -> None:
-        arena = None if array is None else memory.arena_of(array)
+        arena = memory.arena_of(array) if array is not None and array.size else None
         column.__dict__[self._name] = array if arena is None else arena.hold(array)
 
 

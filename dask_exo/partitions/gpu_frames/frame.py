@@ -186,8 +186,6 @@ class DeviceFrame(Values, SummaryOfFrame):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self.take_rows(key)
-        if isinstance(key, DeviceFrame):
-            return self.where(key)
         if getattr(key, "dtype", None) in _BOOLEANS:
             self._check_labels(key, "selection")
             return self.take_rows(self.positions(as_mask(key)))
@@ -249,10 +247,10 @@ class DeviceFrame(Values, SummaryOfFrame):
         if isinstance(value, DeviceSeries):
             is_aligned = self._index.equals(value.index)
             return value.column if is_aligned else value.reindex(self._index).column
-        if pd.api.types.is_scalar(value):
-            return transform.constant(value, len(self), arrays.module(self.module))
         if hasattr(value, "__cuda_array_interface__"):  # of cupy, PyTorch, numba
             return self._from_gpu(arrays.module(arrays.DEVICE).asarray(value))
+        if pd.api.types.is_scalar(value):
+            return transform.constant(value, len(self), arrays.module(self.module))
         values = value if isinstance(value, pd.Series) else pd.Series(value)
         if len(values) != len(self):
             raise ValueError(f"{len(values)} values were given for {len(self)} rows")
@@ -271,7 +269,8 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(key, DeviceFrame):
-            self.arrays = self.mask(key, value).arrays
+            pairs = zip(self.arrays, key.arrays, strict=True)
+            self.arrays = [transform.choose(~as_mask(mask), c, value) for c, mask in pairs]
         elif isinstance(key, (list, pd.Index)):
             for i, label in enumerate(key):
                 self[label] = value.choose_columns(i) if isinstance(value, DeviceFrame) else value
@@ -310,14 +309,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         columns = mapper if columns is None and axis in (1, "columns") else columns
         labels = self._places().rename(columns=columns).columns
         return DeviceFrame.of(self.arrays, labels, self._index)
-
-    def add_prefix(self, prefix: str, **_: Any) -> Any:
-        """Add a prefix to the labels of columns."""
-        return self.rename(columns=lambda label: f"{prefix}{label}")
-
-    def add_suffix(self, suffix: str, **_: Any) -> Any:
-        """Add a suffix to the labels of columns."""
-        return self.rename(columns=lambda label: f"{label}{suffix}")
 
     def set_axis(self, labels: Any, *, axis: Any = 0, **_: Any) -> Any:
         """Replace the labels of rows or columns."""

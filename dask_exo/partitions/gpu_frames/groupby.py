@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys
 from dask_exo.partitions.gpu_frames.column import CATEGORY, ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
@@ -111,7 +110,7 @@ class DeviceGroupBy:
 
     def size(self) -> Any:
         """Count the rows of each group."""
-        column = Column(self.row_groups.tally(), np.dtype(np.int64))
+        column = Column(self.row_groups.sizes, np.dtype(np.int64))
         name = self.obj.name if isinstance(self.obj, DeviceSeries) else None
         series = DeviceSeries.of(column, self._index, name)
         return series if self._as_index else series.to_frame("size").reset_index()
@@ -139,26 +138,6 @@ class DeviceGroupBy:
         return _side_by_side(results)
 
     agg = aggregate
-
-    def unique(self) -> Uniques:
-        """Return the distinct values of each group; ``explode`` makes rows of them."""
-        return Uniques(self)
-
-
-class Uniques:
-    """Distinct values of one column by group, nulls included."""
-
-    def __init__(self, grouped: DeviceGroupBy) -> None:
-        self._grouped = grouped
-
-    def explode(self) -> DeviceSeries:
-        """Make one row for each value, labelled by its group, in order of appearance."""
-        values, groups = self._grouped._values(), self._grouped.row_groups
-        outside = groups.ids == groups.count
-        pairs = group_rows([groups.ids, sort_keys.encode(values.column)], outside, sort=False)
-        first = pairs.first[arrays.argsort(groups.ids[pairs.first])]
-        index = self._grouped._index.take(groups.ids[first])
-        return DeviceSeries.of(values.column.take(first), index, values.name)
 
 
 def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:

@@ -125,6 +125,10 @@ class DeviceIndex(Operators):
             return self.of(None, self.names, self._range[rows], self._module)
         rows = getattr(rows, "column", rows)
         rows = rows.values if isinstance(rows, Column) else rows
+        numbers = self._range
+        if self._levels is None and numbers is not None and rows.dtype == np.int64:
+            labels = rows if numbers == range(len(numbers)) else rows * numbers.step + numbers.start
+            return self.of([Column(labels, np.dtype(np.int64))], self.names)
         return self.of([level.take(rows) for level in self.levels], self.names)
 
     def rename(self, name: Any) -> DeviceIndex:

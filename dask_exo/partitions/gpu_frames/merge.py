@@ -1,8 +1,4 @@
-"""Joins and concatenation of GPU frames, as in pandas.
-
-A join counts rows in a table over numbered keys. Keys in a narrow range of integers number
-themselves; others are ranked by a sort.
-"""
+"""Joins and concatenation of GPU frames, as in pandas: rows meet in sorted keys."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, concat_indexes, numbered
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
 from dask_exo.partitions.gpu_frames.transform import stack
-from dask_exo.partitions.kernels.sort_keys import pack, ranks
+from dask_exo.partitions.kernels.sort_keys import pack
 
 
 def concat(
@@ -94,76 +90,33 @@ def merge(  # noqa: PLR0913  as pandas has them
     *,
     left_on: Any = None,
     right_on: Any = None,
-    left_index: bool = False,
-    right_index: bool = False,
     suffixes: tuple[Any, Any] = ("_x", "_y"),
-    indicator: Any = False,
-    **_: Any,
+    **others: Any,
 ) -> DeviceFrame:
-    """Join two frames, as `pandas.merge`; ``how`` may be "leftsemi", as in Dask."""
-    if how not in HOWS:
-        raise unsupported(f"merge(how={how!r})", f"use one of {', '.join(HOWS)}, or {ON_HOST}")
+    """Join two frames by columns, as `pandas.merge`: "inner" or "left"."""
+    if how not in ("inner", "left"):
+        raise unsupported(f"merge(how={how!r})", f"use 'inner' or 'left', or {ON_HOST}")
+    if wanted := [name for name in ("left_index", "right_index", "indicator") if others.get(name)]:
+        raise unsupported(f"merge({wanted[0]}=...)", f"merge by columns (on=), or {ON_HOST}")
     right = right.to_frame() if isinstance(right, DeviceSeries) else right
-    if on is None and left_on is None and right_on is None and not (left_index or right_index):
+    if on is None and left_on is None and right_on is None:
         on = [label for label in left.columns if label in right.columns]
-    left_names = _names(left, on if on is not None else left_on, from_index=left_index)
-    right_names = _names(right, on if on is not None else right_on, from_index=right_index)
-    keys = left.key_columns(left_names), right.key_columns(right_names)
-    rows = pairs(*keys, how)
-    if how == "leftsemi":
-        return left.take_rows(rows[0]).numbered()
-    index = _index(left, right, rows, keys, (left_index, right_index))
+    left_names = _names(left, on if on is not None else left_on)
+    right_names = _names(right, on if on is not None else right_on)
+    rows = pairs(left.key_columns(left_names), right.key_columns(right_names), how)
+    index = numbered(len(rows[0]), left.module)
     shared = {a for a, b in zip(left_names, right_names, strict=True) if a is not None and a == b}
     columns, labels = _columns(left, right, rows, shared, suffixes)
-    joined = DeviceFrame.of(columns, labels, index)
-    if indicator:
-        xp = columns[0].xp
-        sides = xp.where(rows[0] < 0, 1, xp.where(rows[1] < 0, 0, 2)).astype(np.int32)
-        dtype = pd.CategoricalDtype(["left_only", "right_only", "both"])
-        joined["_merge" if indicator is True else indicator] = Column(sides, dtype)
-    return joined
+    return DeviceFrame.of(columns, labels, index)
 
 
-def _names(frame: DeviceFrame, names: Any, *, from_index: bool) -> list[Any]:
-    """Return the labels of the keys; None is all levels of the index."""
-    if from_index:
-        return [None]
+def _names(frame: DeviceFrame, names: Any) -> list[Any]:
+    """Return the labels of the keys."""
     labels = list(names) if isinstance(names, (list, tuple, pd.Index)) else [names]
     for name in labels:
         if name not in frame.columns and name not in frame.index.names:
             raise KeyError(name)
     return labels
-
-
-def _coalesce(left: Column, right: Column, rows: tuple[Any, Any]) -> Column:
-    """Take the key of the left row, or of the right row if the left one is missing."""
-    missing = rows[0] < 0
-    if not bool(missing.any()):
-        return left.take(rows[0])
-    return stack([left, right]).take(left.xp.where(missing, rows[1] + len(left), rows[0]))
-
-
-def _index(
-    left: DeviceFrame,
-    right: DeviceFrame,
-    rows: tuple[Any, Any],
-    keys: tuple[Sequence[Column], Sequence[Column]],
-    by_index: tuple[bool, bool],
-) -> DeviceIndex:
-    if not any(by_index):
-        return numbered(len(rows[0]), left.module)
-    if all(by_index):
-        joined = [_coalesce(a, b, rows) for a, b in zip(*keys, strict=True)]
-        names = left.index.names if left.index.names == right.index.names else [None] * len(joined)
-        return DeviceIndex.of(joined, names)
-    # labels of the side that is joined by columns
-    side = 1 if by_index[0] else 0
-    other = (left, right)[side].index
-    if bool((rows[side] < 0).any()):
-        raise unsupported(
-            "a join of columns with an index in which rows have no partner", "use .reset_index()"
-        )
-    return other.take(rows[side])
 
 
 def _columns(
@@ -181,19 +134,12 @@ def _columns(
     columns: list[Column] = []
     labels: list[Any] = []
     for label, series in left.items():
-        if label in shared:
-            columns.append(_coalesce(series.column, right[label].column, rows))
-        else:
-            columns.append(series.column.take_or_null(rows[0], name=label))
+        columns.append(series.column.take(rows[0]))
         labels.append(f"{label}{suffixes[0]}" if label in duplicates and suffixes[0] else label)
     for label in right_labels:
         columns.append(right[label].column.take_or_null(rows[1], name=label))
         labels.append(f"{label}{suffixes[1]}" if label in duplicates and suffixes[1] else label)
     return columns, pd.Index(labels, dtype=object if not labels else None)
-
-
-_SPARSE = 4
-HOWS = ("inner", "left", "right", "outer", "leftsemi")
 
 
 def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[Any, Any]:
@@ -203,13 +149,12 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     ----------
     left, right : sequence of Column
         (n,) and (m,) rows of the keys; nulls equal each other, as in pandas.
-    how : {"inner", "left", "right", "outer", "leftsemi"}
+    how : {"inner", "left"}
 
     Returns
     -------
     left, right : (p,)
-        Rows of each side, -1 where there is none. In the order of the left rows, for "right" of the
-        right ones, for "outer" of the keys, nulls last.
+        Rows of each side in the order of the left ones, -1 where there is no right one.
 
     Examples
     --------
@@ -217,36 +162,17 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     >>> [rows.tolist() for rows in pairs([a], [b], "left")]
     [[0, 1, 1, 2, 2], [-1, 0, 2, 0, 2]]
     """
-    if how == "right":
-        return pairs(right, left, "left")[::-1]
     columns = [stack([a, b]) for a, b in zip(left, right, strict=True)]
-    keys = _numbers(pack([sort_keys.encode(column) for column in columns]))
+    keys = arrays.narrow(pack([sort_keys.encode(column) for column in columns]))
     xp, n = arrays.of(keys), len(left[0])
     left_keys, right_keys = keys[:n], keys[n:]
-    count_of_key = xp.bincount(right_keys, minlength=int(keys.max()) + 1 if len(keys) else 0)
-    counts = count_of_key[left_keys]
-    if how == "leftsemi":
-        rows = xp.flatnonzero(counts > 0)
-        return rows, rows
-    start = (xp.cumsum(count_of_key) - count_of_key)[left_keys]
+    by_key = arrays.argsort(right_keys)
+    ordered = right_keys[by_key]
+    start = xp.searchsorted(ordered, left_keys)
+    counts = xp.searchsorted(ordered, left_keys, side="right") - start
     left_rows, place = arrays.spread(counts if how == "inner" else xp.maximum(counts, 1))
-    by_key = xp.append(arrays.argsort(right_keys), np.int64(-1))  # the last one: no match
-    right_rows = by_key[xp.where(counts[left_rows] > 0, start[left_rows] + place, len(right_keys))]
-    if how != "outer":
-        return left_rows, right_rows
-    unmatched = xp.ones(len(right_keys) + 1, bool)
-    unmatched[right_rows] = False
-    unmatched = xp.flatnonzero(unmatched[:-1])
-    order = arrays.argsort(xp.concatenate([left_keys[left_rows], right_keys[unmatched]]))
-    left_rows = xp.concatenate([left_rows, xp.full(len(unmatched), -1, np.int64)])
-    return left_rows[order], xp.concatenate([right_rows, unmatched])[order]
-
-
-def _numbers(keys: Any) -> Any:
-    """Map keys to integers from 0 in their order, with few gaps."""
-    if not len(keys):
-        return keys
-    low = int(keys.min())
-    if int(keys.max()) - low < _SPARSE * len(keys):
-        return keys - low
-    return ranks(keys)
+    by_key = xp.append(by_key, np.int64(-1))  # the last one: no match
+    at = start[left_rows] + place
+    if how == "left":
+        at = xp.where(counts[left_rows] > 0, at, len(right_keys))
+    return left_rows, by_key[at]

@@ -1,6 +1,6 @@
 """Reductions of a column: to one value on the host, or to one value per group.
 
-Groups are reduced with scatters and cumulative sums.
+Groups are reduced by segments of rows with equal keys.
 
 References: pandas, ``pandas/_libs/groupby.pyx``, for what nulls do.
 """
@@ -18,8 +18,7 @@ from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys
 from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, TIMES, Column, as_nullable, only
 from dask_exo.partitions.gpu_frames.interop import to_array
-from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
-from dask_exo.partitions.kernels.sort_keys import TOP
+from dask_exo.partitions.gpu_frames.sort_keys import Groups
 
 
 def scalar(column: Column, row: int = 0) -> Any:
@@ -59,13 +58,6 @@ def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
         return null_of(column)
     value = _wide(defined).sum()
     return _time(int(value), column) if column.kind == "m" else value.item()
-
-
-def product(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
-    """Multiply the values."""
-    only(column, "biuf", "prod")
-    defined = _defined(column, skipna, min_count)
-    return null_of(column) if defined is None else _wide(defined).prod().item()
 
 
 def count(column: Column) -> int:
@@ -176,32 +168,11 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "mean": mean,
     "min": extreme,
     "nunique": distinct,
-    "prod": product,
     "std": deviation,
     "sum": total,
     "var": variance,
 }
 """Functions of a column and keywords, by the names of pandas."""
-
-
-def _sums(values: Any, by: Groups) -> Any:
-    """Compute (g,) sums: of integers modulo 2**64, of floats in double precision."""
-    xp = by.xp
-    if values.dtype.kind == "f":
-        wide = values.astype(np.float64)
-        return xp.bincount(by.ids, weights=wide, minlength=by.count + 1)[: by.count]
-    cumulative = xp.concatenate([xp.zeros(1, values.dtype), xp.cumsum(values[by.order])])
-    ends = by.ends()
-    return cumulative[ends] - cumulative[ends - by.tally()]
-
-
-def _zero_filled(column: Column) -> tuple[Any, Any]:
-    """Return values with zeros in place of nulls, and the mask of valid ones, or None for all."""
-    nulls = column.nulls()
-    if (column.kind in "biu" and column.valid is None) or not bool(nulls.any()):
-        return column.values, None
-    zero = column.values.dtype.type(0)
-    return column.xp.where(nulls, zero, column.values), ~nulls
 
 
 def _floats(values: Any, like: Column, missing: Any) -> Column:
@@ -211,48 +182,73 @@ def _floats(values: Any, like: Column, missing: Any) -> Column:
     return column.with_nulls(missing) if like.nullable and bool(missing.any()) else column
 
 
+def _defined_counts(column: Column, by: Groups) -> Any:
+    """Count the (g,) values that are not null."""
+    if column.kind in "biu" and column.valid is None:
+        return by.sizes
+    if column.kind == "f" and column.valid is None:
+        return by.reduce(column.values, "count")
+    return by.reduce(~column.nulls(), "sum")
+
+
+def _without_nulls(column: Column, neutral: Any) -> Any:
+    """Return values with a neutral one in place of nulls; reductions skip NaN themselves."""
+    if column.valid is None and column.kind in "biuf":
+        return column.values
+    return column.xp.where(column.nulls(), column.values.dtype.type(neutral), column.values)
+
+
+def _null_where(few: Any, column: Column) -> Column:
+    if not bool(few.any()):
+        return column
+    return column.take_or_null(column.xp.where(few, -1, column.xp.arange(len(few))))
+
+
 def group_sum(column: Column, by: Groups, *, min_count: int = 0) -> Column:
     """Sum values; nulls count as 0, groups of fewer than ``min_count`` values are null."""
     only(column, "biufm", "sum")
-    values, defined = _zero_filled(column)
-    dtype = column.dtype
+    sums, dtype = by.reduce(_without_nulls(column, 0), "sum"), column.dtype
     if column.kind in "biu":
-        wide = np.uint64 if column.kind == "u" else np.int64
-        values = values.astype(wide)
-        dtype = as_nullable(wide, column.dtype)
-    sums = Column(_sums(values, by).astype(values.dtype), dtype)
-    few = by.tally(defined) < min_count
-    return sums.take_or_null(by.xp.where(few, -1, by.xp.arange(by.count)))
+        dtype = as_nullable(sums.dtype, column.dtype)
+    elif column.kind == "f":
+        sums = sums.astype(column.values.dtype, copy=False)
+    summed = Column(sums, dtype)
+    if min_count <= 0:
+        return summed
+    return _null_where(_defined_counts(column, by) < min_count, summed)
 
 
 def group_count(column: Column, by: Groups) -> Column:
     """Count the values that are not null."""
-    return Column(by.tally(~column.nulls()), as_nullable(np.int64, column.dtype))
+    return Column(_defined_counts(column, by), as_nullable(np.int64, column.dtype))
 
 
 def group_mean(column: Column, by: Groups) -> Column:
     """Compute means of the values that are not null."""
     only(column, "biuf", "mean")
-    values, defined = _zero_filled(column)
+    counts = _defined_counts(column, by)
+    return _floats(_means(column, by, counts), column, counts == 0)
+
+
+def _means(column: Column, by: Groups, counts: Any) -> Any:
+    values = _without_nulls(column, 0).astype(np.float64, copy=False)
     with np.errstate(all="ignore"):
-        means = _sums(values.astype(np.float64), by) / by.tally(defined)
-    return _floats(means, column, by.tally(defined) == 0)
+        return by.reduce(values, "sum") / counts
 
 
 def group_var(column: Column, by: Groups, *, ddof: int = 1) -> Column:
     """Compute variances in two passes."""
     only(column, "biuf", "var")
-    xp = by.xp
-    values, defined = _zero_filled(column)
-    counts = by.tally(defined)
+    xp, counts = by.xp, _defined_counts(column, by)
+    means = xp.append(_means(column, by, counts), np.float64(0))
     with np.errstate(all="ignore"):
-        means = _sums(values.astype(np.float64), by) / counts
-        delta = values - xp.append(means, np.float64(0))[by.ids]
-        squares = delta * delta if defined is None else xp.where(defined, delta * delta, 0.0)
-        variances = _sums(squares, by) / (counts - ddof)
+        delta = column.values - means[by.ids]
+        squares = delta * delta
+        if column.valid is not None:
+            squares = xp.where(column.valid, squares, 0.0)
+        variances = by.reduce(squares, "sum") / (counts - ddof)
     few = counts <= ddof
-    variances = xp.where(few, np.nan, variances)
-    return _floats(variances, column, few)
+    return _floats(xp.where(few, np.nan, variances), column, few)
 
 
 def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
@@ -263,86 +259,29 @@ def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
 
 def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Column:
     """Find the smallest values that are not null, or the largest."""
+    operation = "max" if largest else "min"
     if column.kind == CATEGORY and not column.dtype.ordered:
-        name = "max" if largest else "min"
-        raise TypeError(f"Cannot perform {name} with non-ordered Categorical")
-    xp = by.xp
-    defined = ~column.nulls()
-    keys = sort_keys.ascending(column)
-    # cupy's scattered minimum takes uint64, but not int64
-    keys = (~keys if largest else keys)[defined].view(np.uint64) ^ TOP
-    minima = xp.full(by.count + 1, np.uint64(2**64 - 1))
-    xp.minimum.at(minima, by.ids[defined], keys)
-    keys = (minima[: by.count] ^ TOP).view(np.int64)
-    values = sort_keys.restore(~keys if largest else keys, column)
-    extremes = Column(values, column.dtype, None, column.words)
-    empty = by.tally(defined) == 0
-    return extremes.take_or_null(xp.where(empty, -1, xp.arange(by.count)))
-
-
-def group_first(column: Column, by: Groups, *, last: bool = False) -> Column:
-    """Find the first, or last, values that are not null."""
-    xp = by.xp
-    rows = by.order[~column.nulls()[by.order]]
-    ids = by.ids[rows]
-    counts = by.tally(~column.nulls())
-    ends = xp.cumsum(counts)
-    place = ends - 1 if last else ends - counts
-    rows = xp.append(rows[ids < by.count], np.int64(-1))
-    return column.take_or_null(xp.where(counts == 0, -1, rows[place]))
-
-
-def group_nunique(column: Column, by: Groups, *, dropna: bool = True) -> Column:
-    """Count distinct values; nulls count as one without ``dropna``."""
-    xp = by.xp
-    outside = by.ids == by.count
-    if dropna:
-        outside = outside | column.nulls()
-    pairs = group_rows([by.ids, sort_keys.encode(column)], outside)
-    counts = xp.bincount(by.ids[pairs.first], minlength=by.count)
-    return Column(counts[: by.count].astype(np.int64), np.dtype(np.int64))
-
-
-def counted_categories(column: Column, *, dropna: bool) -> tuple[Column, Any]:
-    """Count the rows of each category, unused ones included.
-
-    Without ``dropna``, nulls follow if there are any.
-    """
-    xp, size = column.xp, len(column.dictionary)
-    places = xp.where(column.nulls(), size, column.values)
-    counts = xp.bincount(places.astype(np.int64), minlength=size + 1).astype(np.int64)
-    codes = xp.append(xp.arange(size, dtype=np.int32), np.int32(-1))
-    length = size + int(not dropna and int(counts[size]) > 0)
-    return Column(codes[:length], column.dtype), counts[:length]
-
-
-def group_median(column: Column, by: Groups) -> Column:
-    """Compute medians of the values that are not null."""
-    only(column, "biuf", "median")
-    xp = by.xp
-    defined = ~column.nulls()
-    rows = arrays.argsort(sort_keys.encode(column))
-    rows = rows[defined[rows]]
-    rows = rows[arrays.argsort(by.ids[rows])]
-    counts = by.tally(defined)
-    starts = xp.cumsum(counts) - counts
-    values = xp.append(column.values[rows].astype(np.float64), np.float64(np.nan))
-    low = values[xp.minimum(starts + xp.maximum(counts - 1, 0) // 2, len(rows))]
-    high = values[xp.minimum(starts + counts // 2, len(rows))]
-    empty = counts == 0
-    medians = xp.where(empty, np.nan, (low + high) / 2)
-    return _floats(medians, column, empty)
+        raise TypeError(f"Cannot perform {operation} with non-ordered Categorical")
+    if column.kind == "f" and column.valid is None:
+        return Column(by.reduce(column.values, operation), column.dtype)
+    neutral: Any = largest
+    if column.kind == "f":
+        neutral = np.nan
+    elif column.kind != "b":
+        limits = np.iinfo(column.values.dtype)
+        neutral = limits.min if largest else limits.max
+    extremes = by.reduce(_without_nulls(column, neutral), operation)
+    found = Column(extremes, column.dtype, None, column.words)
+    if column.kind in "biu" and column.valid is None:
+        return found
+    return _null_where(_defined_counts(column, by) == 0, found)
 
 
 AGGREGATIONS: dict[str, Callable[..., Column]] = {
     "count": group_count,
-    "first": group_first,
-    "last": partial(group_first, last=True),
     "max": partial(group_extreme, largest=True),
     "mean": group_mean,
-    "median": group_median,
     "min": group_extreme,
-    "nunique": group_nunique,
     "std": group_std,
     "sum": group_sum,
     "var": group_var,

@@ -11,7 +11,7 @@ from dask.base import normalize_token
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
+from dask_exo.partitions.gpu_frames import sort_keys
 from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
@@ -160,33 +160,19 @@ class LabelledRows:
         column = getattr(rows, "column", None)
         return arrays.module(self.module).asarray(rows if column is None else column.values)
 
-    def reindex(self, index: Any = None, fill_value: Any = None) -> Any:
+    def reindex(self, labels: DeviceIndex) -> Any:
         """Take rows by label; missing labels give nulls."""
         from dask_exo.partitions.gpu_frames.merge import pairs
 
-        labels = self._as_index(index)
         left, rows = pairs(labels.levels, self._index.levels, "left")
         if len(left) != len(labels):
             raise ValueError("cannot reindex on an axis with duplicate labels")
-        result = self.take_or_null(rows).with_index(labels)
-        return result if fill_value is None else result.fillna(fill_value)
+        return self.take_or_null(rows).with_index(labels)
 
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
         keys = [sort_keys.encode(level, descending=not ascending) for level in self._index.levels]
         return self.take_rows(arrays.argsort(pack(keys)))
-
-    def sample(
-        self,
-        n: int | None = None,
-        frac: float | None = None,
-        replace: bool = False,  # noqa: FBT001, FBT002
-        random_state: Any = None,
-    ) -> Any:
-        """Sample rows: the same ones as pandas."""
-        places = pd.Series(np.arange(len(self)))
-        sample = places.sample(n=n, frac=frac, replace=replace, random_state=random_state)
-        return self.take(sample.to_numpy())
 
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""
@@ -213,13 +199,6 @@ class RowsOfFrame(LabelledRows):
         """Return one row, on the host."""
         place = place % len(self) if -len(self) <= place < 0 else place
         return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
-
-    def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
-        """Return the only row on the host, or the only column."""
-        row = self.row(0) if len(self) == 1 else self
-        if len(self.arrays) > 1:
-            return row
-        return row.iloc[0] if len(self) == 1 else self.choose_columns(0)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
@@ -278,14 +257,6 @@ class RowsOfFrame(LabelledRows):
             for name in names
         ]
 
-    def nlargest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
-        """Return the rows with the largest values."""
-        return self.sort_values(columns, ascending=False).head(n)
-
-    def nsmallest(self, n: int, columns: Any, keep: str = "first") -> Any:  # noqa: ARG002
-        """Return the rows with the smallest values."""
-        return self.sort_values(columns).head(n)
-
     def drop_duplicates(
         self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
     ) -> Any:
@@ -302,12 +273,10 @@ class RowsOfFrame(LabelledRows):
             mask &= False
         else:
             grouped = group_rows([sort_keys.encode(self[name].column) for name in names])
-            if keep == "last":
-                mask[grouped.order[grouped.ends() - 1]] = False
-            elif keep == "first":
-                mask[grouped.first] = False
+            if keep in ("first", "last"):
+                mask[grouped.first if keep == "first" else grouped.last] = False
             else:
-                mask = (grouped.tally() > 1)[grouped.ids]
+                mask = (grouped.sizes > 1)[grouped.ids]
         return self._constructor_sliced.of(Column(mask, np.dtype(bool)), self._index)
 
     def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
@@ -357,10 +326,8 @@ class LabelSelector(PositionSelector):
             if not bool(matches.any()):
                 raise KeyError(key)
             return owner.take_rows(matches)
-        if getattr(key, "dtype", "bool") not in ("bool", "boolean"):
-            key = list(key)
-        if isinstance(key, list) and not all(isinstance(k, (bool, np.bool_)) for k in key):
-            return self._of_labels(owner, key)
+        if getattr(key, "dtype", None) not in ("bool", "boolean"):
+            raise unsupported("loc with a list of labels", f"filter by .index.isin(), or {ON_HOST}")
         return owner.take_rows(owner.positions(as_mask(key)))
 
     def _between(self, key: slice) -> slice:
@@ -372,14 +339,3 @@ class LabelSelector(PositionSelector):
         start = 0 if key.start is None else index.get_slice_bound(key.start, "left")
         stop = len(index) if key.stop is None else index.get_slice_bound(key.stop, "right")
         return slice(start, stop, key.step)
-
-    def _of_labels(self, owner: Any, labels: list[Any]) -> Any:
-        from dask_exo.partitions.gpu_frames.merge import pairs
-
-        index = owner.index.column
-        column = interop.from_pandas(pd.Series(labels, dtype=index.dtype), index.xp)
-        _, rows = pairs([column], [index], "left")
-        if bool((rows < 0).any()):
-            missing = [label for label in labels if not bool(transform.is_in(index, [label]).any())]
-            raise KeyError(f"{missing} not in index")
-        return owner.take_rows(rows)

@@ -16,7 +16,7 @@ from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbe
 from dask_exo.partitions.gpu_frames.rows import as_mask, not_aligned
 from dask_exo.partitions.gpu_frames.summary import SummaryOfSeries
 from dask_exo.partitions.gpu_frames.transform import cast, stack
-from dask_exo.partitions.gpu_frames.values import Categories, Strings, Times
+from dask_exo.partitions.gpu_frames.values import Categories
 
 _OPERATORS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv",
               "true_divide": "truediv", "power": "pow"}  # fmt: skip
@@ -187,16 +187,6 @@ class DeviceSeries(SummaryOfSeries):
         return DeviceSeries.of(binary(name, *sides), self._index, label)
 
     @property
-    def str(self) -> Strings:
-        """Functions of strings."""
-        return Strings(self.column, self._like)
-
-    @property
-    def dt(self) -> Times:
-        """Functions of times."""
-        return Times(self.column, self._like)
-
-    @property
     def cat(self) -> Categories:
         """Functions of categories."""
         return Categories(self.column, self._like)
@@ -216,20 +206,11 @@ class DeviceSeries(SummaryOfSeries):
         value = value.column if isinstance(value, DeviceSeries) else value
         return self._like(transform.fill(self.column, value))
 
-    def map(self, arg: Any, na_action: Any = None) -> DeviceSeries:  # noqa: ARG002
-        """Map distinct values with a function or dict of the host; nulls stay null."""
-        arg = arg.to_pandas() if isinstance(arg, DeviceSeries) else arg
-        return self._like(interop.map_distinct(self.column, lambda values: values.map(arg)))
-
     def row(self, place: int) -> Any:
         """Return one value."""
         if not -len(self) <= place < len(self):
             raise IndexError("single positional indexer is out-of-bounds")
         return reductions.scalar(self.column, place % len(self))
-
-    def squeeze(self, axis: Any = None) -> Any:  # noqa: ARG002
-        """Return the only value, if there is one row."""
-        return self.row(0) if len(self) == 1 else self
 
     def rename(self, index: Any = None, **_: Any) -> DeviceSeries:
         """Rename the series."""
@@ -257,14 +238,6 @@ class DeviceSeries(SummaryOfSeries):
     def sort_values(self, **options: Any) -> DeviceSeries:
         """Sort rows by the values in a stable way; see `DeviceFrame.sort_values`."""
         return self._as_frame(lambda frame: frame.sort_values("x", **options))
-
-    def nlargest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
-        """Return the rows with the largest values."""
-        return self.dropna().sort_values(ascending=False).head(n)
-
-    def nsmallest(self, n: int = 5, keep: Any = "first") -> DeviceSeries:  # noqa: ARG002
-        """Return the rows with the smallest values."""
-        return self.dropna().sort_values().head(n)
 
     def dropna(self, **_: Any) -> DeviceSeries:
         """Drop rows that are null."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu.segments import Segments
 from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.kernels.sort_keys import directed, of_numbers, pack, to_numbers
 
@@ -30,14 +31,10 @@ def restore(codes: Any, like: Column) -> Any:
 
 def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
     """Encode one key as (n,) int64 in the requested order; all nulls are equal."""
-    codes, nulls = ascending(column), column.nulls()
-    return directed(codes, nulls, descending=descending, nulls_first=nulls_first)
-
-
-def steps(ordered: Any) -> Any:
-    """Return (n,) bool of sorted codes that differ from the one before; the first does."""
-    xp = arrays.of(ordered)
-    return xp.concatenate([xp.ones(min(len(ordered), 1), bool), ordered[1:] != ordered[:-1]])
+    codes = ascending(column)
+    if column.kind in "biu" and column.valid is None:
+        return ~codes if descending else codes
+    return directed(codes, column.nulls(), descending=descending, nulls_first=nulls_first)
 
 
 @dataclass(frozen=True)
@@ -46,51 +43,64 @@ class Groups:
 
     Attributes
     ----------
-    ids : (n,)
-        Group of each row; `count` for rows without a group.
-    first : (g,)
-        First row of each group.
-    by_group : (n,), optional
-        `order`, if it is known.
+    segments : Segments
+        Rows with equal keys, by ascending key.
+    length : int
+        Number of all rows, n, also those without a group.
+    places : (g,), optional
+        Segment of each group; None if groups are in the order of their keys.
     """
 
-    ids: Any
-    first: Any
-    by_group: Any = None
+    segments: Segments
+    length: int
+    places: Any = None
 
     @property
     def count(self) -> int:
         """Number of groups, g."""
-        return len(self.first)
+        return len(self.segments)
 
     @property
     def xp(self) -> Any:
         """Array module of the values."""
-        return arrays.of(self.ids)
+        return arrays.of(self.segments.rows)
+
+    def _by_group(self, by_segment: Any) -> Any:
+        return by_segment if self.places is None else by_segment[self.places]
 
     @cached_property
-    def order(self) -> Any:
-        """(n,) rows by group in a stable order, those without a group last."""
-        return arrays.argsort(self.ids) if self.by_group is None else self.by_group
+    def first(self) -> Any:
+        """(g,) first row of each group."""
+        return self._by_group(self.segments.rows[self.segments.starts])
+
+    @cached_property
+    def last(self) -> Any:
+        """(g,) last row of each group."""
+        return self._by_group(self.segments.rows[self.segments.ends - 1])
 
     @cached_property
     def sizes(self) -> Any:
         """(g,) number of rows of each group."""
-        return self._count(self.ids)
+        return self._by_group(self.segments.sizes)
 
-    def _count(self, ids: Any) -> Any:
-        counts = self.xp.bincount(ids, minlength=self.count + 1)
-        return counts[: self.count].astype(np.int64)
+    @cached_property
+    def ids(self) -> Any:
+        """(n,) group of each row; `count` for rows without a group."""
+        xp, rows = self.xp, self.segments.rows
+        starts = xp.zeros(len(rows), np.int8)
+        starts[self.segments.starts] = 1
+        numbers = xp.cumsum(starts, dtype=np.int64) - 1
+        if self.places is not None:
+            rank = xp.empty(self.count, np.int64)
+            rank[self.places] = xp.arange(self.count)
+            numbers = rank[numbers]
+        ids = xp.full(self.length, self.count, np.int64)
+        ids[rows] = numbers
+        return ids
 
-    def tally(self, mask: Any = None) -> Any:
-        """Count the (g,) rows of each group, or those in a mask."""
-        if mask is None:
-            return self.sizes
-        return self._count(self.xp.where(mask, self.ids, self.count))
-
-    def ends(self) -> Any:
-        """(g,) end of each group in `order`."""
-        return self.xp.cumsum(self.tally())
+    def reduce(self, values: Any, operation: str) -> Any:
+        """Reduce the (n,) values of each group to (g,); see `Segments.reduce`."""
+        return self._by_group(self.segments.reduce(values, operation))
 
 
 def group_rows(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> Groups:
@@ -104,21 +114,12 @@ def group_rows(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> 
     >>> grouped.ids.tolist(), grouped.first.tolist()
     ([1, 0, 1], [1, 0])
     """
-    packed = pack(keys)
+    packed = arrays.narrow(pack(keys))
     xp = arrays.of(packed)
-    order = by_group = arrays.argsort(packed)
+    rows = arrays.argsort(packed)
     if nulls is not None and bool(nulls.any()):
-        order = order[~nulls[order]]
-        by_group = xp.concatenate([order, xp.flatnonzero(nulls)])
-    starts = steps(packed[order])
-    first = order[starts]
-    numbers = xp.cumsum(starts, dtype=np.int64) - 1
-    if not sort:
-        by_group = None
-        by_first_row = arrays.argsort(first)
-        rank = xp.empty(len(first), np.int64)
-        rank[by_first_row] = xp.arange(len(first))
-        first, numbers = first[by_first_row], rank[numbers]
-    ids = xp.full(len(packed), len(first), np.int64)
-    ids[order] = numbers
-    return Groups(ids, first, by_group)
+        rows = rows[~nulls[rows]]
+    ordered = packed[rows]
+    differs = xp.concatenate([xp.ones(min(len(rows), 1), bool), ordered[1:] != ordered[:-1]])
+    groups = Groups(Segments(rows, xp.flatnonzero(differs)), len(packed))
+    return groups if sort else Groups(groups.segments, len(packed), arrays.argsort(groups.first))

@@ -1,4 +1,4 @@
-"""Transform columns: convert, concatenate, replace, shift and cumulate values."""
+"""Transform columns: convert, concatenate and replace values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pandas as pd
 from pandas.api.types import pandas_dtype
 from pandas.errors import IntCastingNaNError
 
-from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import (
     CATEGORY,
@@ -28,7 +27,7 @@ from dask_exo.partitions.gpu_frames.column import (
     unit_of,
     unsupported,
 )
-from dask_exo.partitions.gpu_frames.elementwise import binary, in_unit
+from dask_exo.partitions.gpu_frames.elementwise import in_unit
 from dask_exo.partitions.gpu_frames.interop import (
     factorize,
     map_distinct,
@@ -207,79 +206,6 @@ def fill(column: Column, value: Any) -> Column:
     if not bool(nulls.any()):
         return column
     return choose(~nulls, column, value)
-
-
-def propagate(column: Column, *, backward: bool = False) -> Column:
-    """Replace nulls by the last value before, or the first one after."""
-    xp = column.xp
-    nulls = column.nulls()
-    if backward:
-        return propagate(column.take(slice(None, None, -1))).take(slice(None, None, -1))
-    rows = xp.where(nulls, -1, xp.arange(len(column)))
-    return column.take_or_null(_running_maximum(rows)) if len(column) else column
-
-
-def _running_maximum(values: Any) -> Any:
-    """Compute (n,) running maxima by doubling steps: cupy has no ``maximum.accumulate``."""
-    xp = arrays.of(values)
-    step = 1
-    while step < len(values):
-        values = xp.concatenate([values[:step], xp.maximum(values[step:], values[:-step])])
-        step *= 2
-    return values
-
-
-def cumulated(column: Column, name: str) -> Column:
-    """Compute "cumsum", "cumprod", "cummin" or "cummax" of numbers; nulls are skipped and stay."""
-    if column.kind not in NUMBERS:
-        raise unsupported(f"{name} of a column of {column.dtype}")
-    xp, nulls = column.xp, column.nulls()
-    if name in ("cummin", "cummax"):
-        keys = sort_keys.ascending(column)
-        keys = ~keys if name == "cummin" else keys
-        keys = _running_maximum(xp.where(nulls, np.iinfo(np.int64).min, keys))
-        keys = ~keys if name == "cummin" else keys
-        result = replace(column, values=sort_keys.restore(keys, column))
-    else:
-        neutral = column.values.dtype.type(name == "cumprod")
-        values = xp.where(nulls, neutral, column.values)
-        wide = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(column.kind, values.dtype)
-        values = getattr(xp, name)(values.astype(wide))
-        result = Column(values, as_nullable(wide, column.dtype), column.valid)
-    return result.with_nulls(nulls) if bool(nulls.any()) else result
-
-
-def shifted(
-    column: Column, periods: int = 1, fill_value: Any = None, *, name: Any = None
-) -> Column:
-    """Shift values by ``periods`` rows."""
-    xp = column.xp
-    rows = xp.arange(len(column)) - periods
-    inside = (rows >= 0) & (rows < len(column))
-    if not len(column) and column.kind in "iu" and not column.nullable and fill_value is None:
-        return cast(column, np.float64)
-    result = column.take(xp.where(inside, rows, 0))
-    if fill_value is not None:
-        return choose(inside, result, fill_value)
-    return column.take_or_null(xp.where(inside, rows, -1), name=name)
-
-
-def difference(column: Column, periods: int) -> Column:
-    """Subtract the values of ``periods`` rows before."""
-    if column.kind in "biu" and not column.nullable:
-        is_small = column.dtype in (np.dtype(np.int8), np.dtype(np.int16))
-        column = cast(column, np.float32 if is_small else np.float64)
-    return binary("sub", column, shifted(column, periods))
-
-
-def clip(column: Column, lower: Any, upper: Any) -> Column:
-    """Clip values to two bounds, each a Column, a scalar or None; nulls stay."""
-    for comparison, bound in (("ge", lower), ("le", upper)):
-        if bound is not None:
-            inside = binary(comparison, column, bound)
-            flags = inside.values if inside.valid is None else inside.values & inside.valid
-            column = choose(flags | column.nulls(), column, bound)
-    return column
 
 
 def is_in(column: Column, values: Any) -> Any:

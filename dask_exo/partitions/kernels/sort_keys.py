@@ -148,7 +148,7 @@ def of_numbers(values: Any) -> Any:
     if values.dtype.kind == "u" and values.dtype.itemsize == 8:
         return (values ^ TOP).view(np.int64)
     if values.dtype.kind != "f":
-        return values.astype(np.int64)
+        return values.astype(np.int64, copy=False)
     # as integers, the bits of negative floats are in reverse; adding 0 makes -0.0 a 0.0
     bits = (values.astype(np.float64) + 0.0).view(np.int64)
     return bits ^ ((bits >> 63) & _LAST)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.partitions import protocol
-from dask_exo.partitions.gpu import dispatch
+from dask_exo.partitions.gpu import arrays, dispatch
+from dask_exo.partitions.gpu.segments import Segments
 from dask_exo.partitions.gpu_frames import (
     DeviceFrame,
     DeviceIndex,
@@ -26,6 +27,7 @@ from dask_exo.partitions.gpu_frames import (
 from dask_exo.partitions.kernels import argsort
 from dask_exo.partitions.kernels.sort_keys import SortKey
 from dask_exo.partitions.wire_format import concat_same_schema, same_schema
+from tests._data import MODULE
 
 FEW = settings(max_examples=12)  # they are slow to draw
 WORDS = ["", "a", "ab", "é", "zz", "B"]
@@ -73,7 +75,7 @@ KEYS = st.lists(st.sampled_from(list(CELLS)), min_size=1, max_size=3, unique=Tru
 
 
 def on_device(frame: pd.DataFrame) -> DeviceFrame:
-    return DeviceFrame.from_pandas(frame, "numpy")
+    return DeviceFrame.from_pandas(frame, MODULE)
 
 
 def same(found: Any, expected: Any) -> None:
@@ -109,11 +111,7 @@ AGGREGATIONS = {
     "mean": ["i", "f", "n"],
     "min": ["i", "u", "f", "s", "t", "n", "b"],
     "max": ["i", "u", "f", "s", "t", "n", "b"],
-    "first": ["i", "f", "s", "t", "n", "c"],
-    "last": ["i", "f", "s", "t", "n", "c"],
-    "nunique": ["i", "f", "s", "t", "n"],
     "var": ["i", "n"],
-    "median": ["i", "n"],
 }
 
 
@@ -132,7 +130,7 @@ def test_groups_are_those_of_pandas(
 
 
 @FEW
-@given(FRAMES, FRAMES, KEYS, st.sampled_from(["inner", "left", "right", "outer"]))
+@given(FRAMES, FRAMES, KEYS, st.sampled_from(["inner", "left"]))
 def test_joins_are_those_of_pandas(
     left: pd.DataFrame, right: pd.DataFrame, on: list[str], how: Any
 ) -> None:
@@ -143,11 +141,6 @@ def test_joins_are_those_of_pandas(
         left, right = left[on], right[on]
     found = on_device(left).merge(on_device(right), how, on).to_pandas()
     expected = left.merge(right, how, on)
-    if how == "outer":  # where pandas has keys that are null depends on their dtype
-        columns = list(expected.columns)
-        found, expected = (
-            df.sort_values(columns, kind="stable", ignore_index=True) for df in (found, expected)
-        )
     pd.testing.assert_frame_equal(found, expected)
 
 
@@ -157,8 +150,6 @@ def test_duplicates_are_those_of_pandas(frame: pd.DataFrame, by: list[str], keep
     there = on_device(frame)
     same(there.drop_duplicates(by, keep=keep), frame.drop_duplicates(by, keep=keep))
     assert there[by[0]].nunique() == frame[by[0]].nunique()
-    found = there[by[0]].value_counts().to_pandas()
-    pd.testing.assert_series_equal(found, frame[by[0]].value_counts(), check_index_type=False)
 
 
 @FEW
@@ -179,8 +170,11 @@ def test_categories_are_united() -> None:
 @given(FRAMES, KEYS)
 def test_hashes_are_those_of_pandas(frame: pd.DataFrame, by: list[str]) -> None:
     there = on_device(frame)[by]
+    frame = frame.assign(f=frame.f + 0.0)  # pandas before 3.1 has another hash for -0.0
     expected = pd.util.hash_pandas_object(frame[by], index=False).to_numpy()
     assert dispatch.hashes(there, index=False).values.tolist() == expected.tolist()
+    zeros = on_device(pd.DataFrame({"f": [0.0, -0.0]}))
+    assert len(set(dispatch.hashes(zeros, index=False).values.tolist())) == 1
 
 
 OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "eq", "ne", "lt", "ge"]
@@ -212,7 +206,7 @@ def test_strings_and_times_are_compared_as_in_pandas(
     apply, there = getattr(operator, name), on_device(frame)
     same(apply(there.s, word), apply(frame.s, word))
     other = frame.s.iloc[::-1].reset_index(drop=True)
-    same(apply(there.s, DeviceSeries.from_pandas(other, "numpy")), apply(frame.s, other))
+    same(apply(there.s, DeviceSeries.from_pandas(other, MODULE)), apply(frame.s, other))
     moment = pd.Timestamp("2001-09-09 01:46:40")
     same(apply(there.t, moment), apply(frame.t, moment))
     same(there.t - moment, frame.t - moment)
@@ -220,7 +214,7 @@ def test_strings_and_times_are_compared_as_in_pandas(
 
 
 @FEW
-@given(FRAMES, st.sampled_from(["sum", "mean", "min", "max", "count", "var", "nunique", "prod"]))
+@given(FRAMES, st.sampled_from(["sum", "mean", "min", "max", "count", "var", "nunique"]))
 def test_reductions_are_those_of_pandas(frame: pd.DataFrame, name: str) -> None:
     there = on_device(frame)
     for column in ("i", "f", "n"):
@@ -238,15 +232,8 @@ def test_rows_are_changed_as_in_pandas(frame: pd.DataFrame) -> None:
     same(there.f.fillna(7), frame.f.fillna(7))
     same(there.s.fillna("none"), frame.s.fillna("none"))
     same(there.n.fillna(1), frame.n.fillna(1))
-    same(there.f.where(there.i > 0, 1.0), frame.f.where(frame.i > 0, 1.0))
-    same(there.t.shift(1), frame.t.shift(1))
-    same(there.i.shift(-2), frame.i.shift(-2))
-    same(there.f.ffill(), frame.f.ffill())
-    same(there.f.cumsum(), frame.f.cumsum())
-    same(there.i.cummin(), frame.i.cummin())
     same(there.s.isin(["a", "zz"]), frame.s.isin(["a", "zz"]))
     same(there.i.isin([1, 2]), frame.i.isin([1, 2]))
-    same(there.s.str.upper(), frame.s.str.upper())
     same(there.n.astype("Float64"), frame.n.astype("Float64"))
     same(there.i.astype("str"), frame.i.astype("str"))
     same(there.set_index(["s", "i"]), frame.set_index(["s", "i"]))
@@ -254,17 +241,6 @@ def test_rows_are_changed_as_in_pandas(frame: pd.DataFrame) -> None:
         there.rename(columns={"f": "g"}).drop(columns="s"),
         frame.rename(columns={"f": "g"}).drop(columns="s"),
     )
-
-
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_fields_of_times_are_those_of_pandas(unit: str) -> None:
-    seconds = np.random.default_rng(1).integers(-5 * 10**9, 5 * 10**9, 200)
-    times = pd.Series(seconds.astype("M8[s]").astype(f"M8[{unit}]"))
-    times[3] = pd.NaT
-    there = DeviceSeries.from_pandas(times, "numpy")
-    for field in ("year", "month", "day", "hour", "minute", "second", "day_of_week", "day_of_year"):
-        same(getattr(there.dt, field), getattr(times.dt, field))
-        same(getattr(there[4:].dt, field), getattr(times[4:].dt, field))
 
 
 @FEW
@@ -277,11 +253,11 @@ def test_a_shuffle_splits_it_as_pandas_and_puts_it_together(
     ids = mine.partition_ids(there, by, count)
     assert ids.tolist() == theirs.partition_ids(frame, by, count).tolist()
     order, offsets = mine.counting_argsort(ids, count)
-    assert offsets.tolist() == theirs.counting_argsort(ids, count)[1].tolist()
+    assert offsets.tolist() == theirs.counting_argsort(arrays.host(ids), count)[1].tolist()
     rows = pickle.loads(pickle.dumps(mine.to_wire(there, order)))  # noqa: S301
     pieces = [rows.slice(a, b) for a, b in pairwise(offsets)]
     assert same_schema(pieces)
-    same(concat_same_schema(pieces).to_frame(), frame.take(order))
+    same(concat_same_schema(pieces).to_frame(), frame.take(arrays.host(order)))
     assert mine.checksum(there, by)[1] == theirs.checksum(frame, by)[1] or "n" in by
 
 
@@ -307,6 +283,9 @@ def test_who_registers_nothing_is_treated_as_the_host_is() -> None:
         (lambda df: df.sum(axis=1), "sum"),
         (lambda df: df.f + df.f[1:], "labels"),
         (lambda df: df.merge(df, "cross"), "cross"),
+        (lambda df: df.merge(df, "outer", on="i"), "outer"),
+        (lambda df: df.loc[[1, 2]], "list of labels"),
+        (lambda df: df.s.str, "str"),
     ],
 )
 def test_what_is_not_there_is_named_and_so_is_the_way_out(do: Any, named: str) -> None:
@@ -324,7 +303,6 @@ def test_durations_and_small_integers_have_the_dtypes_of_pandas() -> None:
     same(there.d // hour, frame.d // hour)
     same(there.d[:2] // hour, frame.d[:2] // hour)
     same(there.d / hour, frame.d / hour)
-    same(there.i.diff(), frame.i.diff())
     assert there.d.sum() == frame.d.sum()
 
 
@@ -333,7 +311,6 @@ def test_words_that_no_row_has_any_more_are_not_converted() -> None:
     there, here = (df.s[df.s != "x"].dropna() for df in (on_device(frame), frame))
     same(there.astype("int64"), here.astype("int64"))
     same(there.astype("category"), here.astype("category"))
-    same(there.str.zfill(3), here.str.zfill(3))
 
 
 def test_a_column_that_no_device_has_is_named() -> None:
@@ -343,7 +320,11 @@ def test_a_column_that_no_device_has_is_named() -> None:
 
 def test_plain_columns_are_given_without_a_copy() -> None:
     there = on_device(pd.DataFrame({"a": [1.0, 2.0]}))
-    assert np.shares_memory(np.from_dlpack(there.a), there.a.values)
+    xp = arrays.module(MODULE)
+    if xp is np:
+        assert np.shares_memory(np.from_dlpack(there.a), there.a.values)
+    else:
+        assert xp.asarray(there.a).data.ptr == there.a.values.data.ptr
     assert isinstance(there.index, DeviceIndex)
     assert there.nbytes == 16
 
@@ -351,8 +332,10 @@ def test_plain_columns_are_given_without_a_copy() -> None:
 @given(st.lists(st.tuples(st.floats(), st.floats()), min_size=1, max_size=20))
 def test_floats_are_divided_as_numpy_does(pairs) -> None:
     a, b = np.array(pairs).T
+    xp = arrays.module(MODULE)
     with np.errstate(all="ignore"):
-        floor, rest = elementwise.divide_floats(np, a, b)
+        divided = elementwise.divide_floats(xp, xp.asarray(a), xp.asarray(b))
+        floor, rest = (arrays.host(each) for each in divided)
         np.testing.assert_array_equal(rest, np.remainder(a, b))
         np.testing.assert_array_equal(floor, np.floor_divide(a, b))
         np.testing.assert_array_equal(np.signbit(rest), np.signbit(np.remainder(a, b)))
@@ -373,17 +356,49 @@ class OnGpu(np.ndarray):
     __cuda_array_interface__ = property(lambda self: self.__array_interface__)
 
 
-def on_gpu(values) -> OnGpu:
-    return np.asarray(values).view(OnGpu)
+def on_gpu(values) -> Any:
+    if MODULE == "numpy":
+        return np.asarray(values).view(OnGpu)
+    return arrays.module(MODULE).asarray(values)
 
 
 def test_arrays_of_other_libraries_become_columns(monkeypatch) -> None:
-    monkeypatch.setattr(elementwise.arrays, "module", lambda name: np)
-    frame = DeviceFrame.from_pandas(pd.DataFrame({"a": [1, 2, 3]}), "numpy")
+    if MODULE == "numpy":
+        monkeypatch.setattr(elementwise.arrays, "module", lambda name: np)
+    frame = on_device(pd.DataFrame({"a": [1, 2, 3]}))
     assert frame.assign(b=on_gpu([4.0, 5.0, 6.0])).to_pandas().b.tolist() == [4.0, 5.0, 6.0]
+    with monkeypatch.context() as patch:  # for which pandas takes a tensor of PyTorch
+        patch.setattr(pd.api.types, "is_scalar", lambda value: True)
+        assert frame.assign(b=on_gpu([4, 5, 6])).to_pandas().b.tolist() == [4, 5, 6]
     assert frame.assign(b=on_gpu(7)).to_pandas().b.tolist() == [7, 7, 7]
     assert (frame["a"] - on_gpu(1)).to_pandas().tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"shape \(3, 1\) was given for 3 rows: make it one value"):
         frame.assign(b=on_gpu([[1], [2], [3]]))
     with pytest.raises(ValueError, match=r"shape \(2,\)"):
         frame.assign(b=on_gpu([1, 2]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8", "uint64", "bool"])
+@pytest.mark.parametrize("operation", ["sum", "min", "max", "count"])
+@pytest.mark.parametrize("sizes", [[1], [5, 1, 3], [3000, 1, 1025, 1024], [1] * 50, []])
+def test_segments_are_reduced_as_pandas_does(operation: str, dtype: str, sizes: list[int]) -> None:
+    random = np.random.default_rng(len(sizes))
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    rows = random.permutation(len(groups))
+    values = random.integers(0, 100, len(groups)).astype(dtype)
+    if dtype.startswith("float"):
+        values[random.random(len(groups)) < 0.3] = np.nan
+    xp = arrays.module(MODULE)
+    starts = np.cumsum([0, *sizes[:-1]])[: len(sizes)]
+    found = Segments(xp.asarray(rows), xp.asarray(starts)).reduce(xp.asarray(values), operation)
+    expected = getattr(pd.Series(values[rows]).groupby(groups), operation)()
+    np.testing.assert_allclose(arrays.host(found), expected.to_numpy(), rtol=1e-6)
+
+
+def test_keys_in_a_narrow_range_take_few_bytes() -> None:
+    xp = arrays.module(MODULE)
+    for high, width in ((200, 1), (60_000, 2), (10**9, 4), (10**12, 8)):
+        codes = xp.asarray(np.array([-5, high - 5, 0]))
+        narrowed = arrays.narrow(codes)
+        assert narrowed.dtype.itemsize == (8 if MODULE == "numpy" else width)
+        assert arrays.host(narrowed.argsort()).tolist() == [0, 2, 1]

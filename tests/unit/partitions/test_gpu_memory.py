@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import pickle
+import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -25,7 +25,8 @@ from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
 from dask_exo.partitions.gpu.shuffle import start_copy
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
-from dask_exo.testing import InlineFutures
+from dask_exo.testing import InlineFutures, strict_cupy
+from tests._data import MODULE
 
 
 class OutOfMemoryError(MemoryError):
@@ -87,8 +88,8 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
 def test_unpack_inverts_pack(dtypes: list[str], n: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     several = [random.integers(0, 2, n).astype(dtype) for dtype in dtypes]
-    buffer, places = memory.pack(several, np)
-    for mine, theirs in zip(memory.unpack(buffer, places), several, strict=True):
+    wait, places = memory.pack(several)
+    for mine, theirs in zip(memory.unpack(wait(), places), several, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         assert mine.dtype == theirs.dtype
 
@@ -97,13 +98,12 @@ def test_unpack_inverts_pack(dtypes: list[str], n: int, seed: int) -> None:
 @pytest.mark.parametrize("index", [None, "i", ["i", "s"]])
 def test_a_frame_travels_as_one_buffer(n: int, index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[Any] = []
-    to_host, to_device = memory.to_host, memory.to_device
-    monkeypatch.setattr(memory, "to_host", lambda a: (copies.append(a), to_host(a))[1])
+    to_device = memory.to_device
     monkeypatch.setattr(memory, "to_device", lambda a, xp: (copies.append(a), to_device(a, xp))[1])
     frame = rows(n)
     there = DeviceFrame.from_pandas(frame if index is None else frame.set_index(index), "numpy")
     found = pickle.loads(pickle.dumps(there, protocol=5))  # noqa: S301  our own
-    assert len(copies) == 2
+    assert len(copies) == 1
     pd.testing.assert_frame_equal(found.to_pandas(), there.to_pandas())
     pd.testing.assert_frame_equal(start_copy(there)().frame("numpy").to_pandas(), there.to_pandas())
 
@@ -220,74 +220,76 @@ def test_batches_of_options_are_halved() -> None:
     assert found.a.tolist() == frame.a.tolist()
 
 
-class Streams:
-    """The part of cupy that copies use; it logs the streams of memory, copies and waits."""
-
-    def __init__(self) -> None:
-        self.log, self.current = [], ["main"]
-        self.cuda = self
-
-    def get_current_stream(self):
-        return Stream(self, self.current[-1])
-
-    def empty(self, shape, dtype):
-        self.log.append(("allocate", self.current[-1]))
-        return Copied(self)
-
-
-class Stream:
-    def __init__(self, cuda: Streams, name: str) -> None:
-        self.cuda, self.name = cuda, name
-
-    def __enter__(self) -> None:
-        self.cuda.current.append(self.name)
-
-    def __exit__(self, *_) -> None:
-        self.cuda.current.pop()
-
-    def record(self):
-        return self
-
-    def synchronize(self) -> None:
-        self.cuda.log.append(("synchronize", self.name))
-
-    def wait_event(self, event) -> None:
-        self.cuda.log.append(("wait", self.name, event.name))
-
-
-class Copied:
-    def __init__(self, cuda: Streams) -> None:
-        self.cuda = cuda
-
-    def set(self, host, stream) -> None:
-        self.cuda.log.append(("copy", stream.name))
-
-
 @pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
-    cuda = Streams()
-    monkeypatch.setattr(memory.arrays, "module", lambda name: cuda)
-    monkeypatch.setattr(memory.arrays, "pinned", np.empty)
-    monkeypatch.setattr(memory, "_side_stream", lambda: Stream(cuda, "side"))
-    return cuda
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The strict stand-in, for one test."""
+    if MODULE == "cupy" and sys.modules["cupy"].__version__ != strict_cupy.VERSION:
+        pytest.skip("a GPU is there")
+    for name in ("cupy", "cupy.cuda", "cupyx"):
+        monkeypatch.setitem(sys.modules, name, sys.modules.get(name, pytest))
+    strict_cupy.install()
+    strict_cupy.counters.reset()
+    monkeypatch.setattr(memory, "CHUNK", 64)
+    for cached in (memory._chunks, memory._side_stream):
+        cached.cache_clear()
+    yield sys.modules["cupy"]
+    for cached in (memory._chunks, memory._side_stream):
+        cached.cache_clear()
 
 
-def test_a_copy_to_the_gpu_waits_for_kernels_that_had_its_memory(streams: Streams) -> None:
-    memory.to_device(np.arange(3), streams)
-    assert streams.log[:3] == [("allocate", "main"), ("wait", "side", "main"), ("copy", "side")]
+def test_copies_wait_for_kernels_and_kernels_for_copies(cupy: Any) -> None:
+    for n in (3, 100, 0):
+        there = memory.to_device(np.arange(n), cupy)
+        doubled = there + there
+        del there
+        back = memory.to_host(doubled)
+        assert back().tolist() == (2 * np.arange(n)).tolist()
+        del doubled, back
+    wait, places = memory.pack([cupy.arange(30), cupy.zeros(7, "i1")])
+    assert [len(each) for each in memory.unpack(wait(), places)] == [30, 7]
+    gc.collect()
+    assert not strict_cupy.counters.races
 
 
-def test_where_no_memory_can_be_pinned_a_copy_is_pageable(streams: Streams, monkeypatch) -> None:
-    class CUDARuntimeError(RuntimeError):
-        pass
+def test_the_stand_in_sees_what_nobody_waits_for(cupy: Any) -> None:
+    side = cupy.cuda.Stream(non_blocking=True)
+    with side:  # memory of its pool, which is handed out again while kernels here still read it
+        there = cupy.empty(3, np.int64)
+        there.set(np.arange(3), stream=side)
+    cupy.cuda.get_current_stream().wait_event(side.record())
+    _ = there + there
+    assert not strict_cupy.counters.races
+    del there
+    gc.collect()
+    assert strict_cupy.counters.races == ["memory is freed while another stream works on it"]
+    there = cupy.arange(3)
+    there.get(stream=side, out=np.empty(3, np.int64), blocking=False)
+    assert strict_cupy.counters.races[1:] == ["memory is used while another stream works on it"]
 
-    def full(*_):
-        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+def test_where_no_memory_can_be_pinned_a_copy_is_pageable(cupy: Any, monkeypatch: Any) -> None:
+    def full(*_: Any) -> None:
+        raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
 
     monkeypatch.setattr(memory.arrays, "pinned", full)
-    monkeypatch.setattr(memory.arrays, "host", lambda array: ("pageable", array))
-    array = SimpleNamespace(shape=(2,), dtype=np.dtype(np.int64))
-    assert memory.to_host(array)() == ("pageable", array)
+    assert memory.to_host(cupy.arange(2))().tolist() == [0, 1]
+
+
+def test_views_are_counted_once_and_spilled_together() -> None:
+    with budget(10**6) as made:
+        frame = DeviceFrame.from_pandas(rows(30), "numpy")
+        again = pickle.loads(pickle.dumps(frame))  # noqa: S301
+        del frame
+        gc.collect()
+        used = made.used
+        halves = [again.iloc[:10], again.iloc[10:]]
+        assert made.used == used
+        expected = [half.to_pandas() for half in halves]
+        assert made.spill(1) == used
+        assert made.used == 0
+        for half, host in zip(halves, expected, strict=True):
+            pd.testing.assert_frame_equal(half.to_pandas(), host)
+        assert made.used == made.restored == used
 
 
 def test_an_array_that_cannot_be_spilled_stays_counted() -> None:

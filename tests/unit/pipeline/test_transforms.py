@@ -65,8 +65,8 @@ def done(*transforms: Transform, inputs: list[Any], target: int = 10**6) -> list
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is copied between host and device."""
     made: list[str] = []
-    to_host, from_pandas = memory.to_host, DeviceFrame.from_pandas.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(memory, "to_host", lambda a: (made.append("back"), to_host(a))[1])
+    pack, from_pandas = memory.pack, DeviceFrame.from_pandas.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(memory, "pack", lambda values: (made.append("back"), pack(values))[1])
 
     def there(cls: type, frame: pd.DataFrame, module: str) -> Any:
         made.append("there")
@@ -117,11 +117,14 @@ def test_batches_of_a_device_are_all_rows_in_order(lengths: list[int], size: int
 def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def slow(array: Any) -> Any:
-        said.append("begin")
-        return lambda: (said.append("end"), array)[1]
+    pack = memory.pack
 
-    monkeypatch.setattr(memory, "to_host", slow)
+    def slow(values: Any) -> Any:
+        said.append("begin")
+        wait, places = pack(values)
+        return lambda: (said.append("end"), wait())[1], places
+
+    monkeypatch.setattr(memory, "pack", slow)
 
     def frames() -> Iterator[Frame]:
         for i in range(3):
@@ -205,11 +208,12 @@ def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
 
     add = Transform("batches", lambda frame: frame.assign(b=frame.a + 1), format="device")
     settings = {**SIMULATE, "exo.gpu.memory": 10_000, "exo.gpu.per-task": 0.25}
-    # 8 bytes a row of two columns, and as many when they come back: numpy stands for both sides
-    assert tell(100, add) == [memory.GpuMemoryUse(3200, 40_000)]
-    assert tell(10, add) == [memory.GpuMemoryUse(320, 40_000)]  # of this task alone
+    # 8 bytes a row of two columns, and two times 1024 when they come back in one buffer: numpy
+    # stands for both sides
+    assert tell(100, add) == [memory.GpuMemoryUse(1600 + 2048, 40_000)]
+    assert tell(10, add) == [memory.GpuMemoryUse(160 + 512, 40_000)]  # of this task alone
     settings = {**settings, "exo.gpu.memory": 1800}
-    assert tell(100, add) == [memory.GpuMemoryUse(1600, 7200)]  # the others were put on the host
+    assert tell(100, add) == [memory.GpuMemoryUse(2048, 7200)]  # the others were put on the host
     settings = dict(SIMULATE)
     tell(1, add)  # forgets the budget
     assert tell(100, add) == [None]
