@@ -31,7 +31,10 @@ def decode(frame: pd.DataFrame) -> pd.DataFrame:
 
 def features(frame: DeviceFrame) -> DeviceFrame:
     """How steep each signal is, and how strong."""
-    steep = frame.signal.diff().fillna(0.0)
+    signal = frame.signal.values  # of cupy, or of numpy
+    steep = signal.copy()
+    steep[1:] -= signal[:-1]
+    steep[:1] = 0
     squares = frame.assign(steep=steep * steep, strength=frame.signal * frame.signal)
     return squares.groupby("person")[["steep", "strength"]].mean().reset_index()
 

@@ -63,7 +63,8 @@ class Accessor(PublishMethods):
         >>> import dask_exo
         >>> ddf = dd.from_pandas(pd.DataFrame({"a": [3, 1, 2]}), npartitions=2)
         >>> with dask.config.set({"exo.gpu.simulate": True}):
-        ...     ddf.exo.to_gpu().nlargest(2, "a").exo.to_pandas().compute().a.tolist()
+        ...     gpu = ddf.exo.to_gpu()
+        ...     gpu[gpu.a > 1].exo.to_pandas().compute().a.tolist()
         [3, 2]
         """
         return self._frame.to_backend("exo-cupy")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
@@ -30,13 +31,22 @@ partition_ids = protocol.partition_ids
 def to_wire(frame: Any, order: Any, *, ignore_index: bool = False) -> WireTable:
     """Copy rows in a new order to host memory."""
     rows = frame.take(order)
-    rows = rows.reset_index(drop=True) if ignore_index else rows
-    return WireTable(rows.to_arrow(), LIBRARY)
+    index, names = rows.index, () if ignore_index else tuple(rows.index.names)
+    plain = rows.reset_index(drop=True)
+    plain.columns = [str(i) for i in range(len(frame.columns))]
+    for i in range(len(names)):
+        level = index if len(names) == 1 else index.get_level_values(i)
+        plain[str(len(frame.columns) + i)] = level
+    return WireTable(plain.to_arrow(preserve_index=False), LIBRARY, frame.columns, names)
 
 
 def checksum(frame: Any, columns: Any) -> tuple[tuple[str, ...], int]:
-    """Return the dtypes, and no sum: only dtypes and numbers of rows are compared."""
-    return tuple(str(frame[name].dtype) for name in columns if name in frame.columns), 0
+    """Return the dtypes, and the sum of the hashes of rows, for every dtype."""
+    labels = [name for name in columns if name in frame.columns]
+    total = 0
+    if labels and len(frame):
+        total = int(hash_object_dispatch(frame[labels], index=False).astype("uint64").sum())
+    return tuple(str(frame[name].dtype) for name in labels), total % 2**64
 
 
 def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
@@ -50,13 +60,15 @@ def sort(frame: Any, keys: Sequence[SortKey]) -> Any:
 recode = sort
 
 
-def array(frame: Any, values: np.ndarray) -> Any:
-    """Copy an array of the host to the GPU of a frame."""
-    return arrays.of(frame[frame.columns[0]].values).asarray(values)
+def array(_: Any, values: np.ndarray) -> Any:
+    """Copy an array of the host to the GPU."""
+    return arrays.module(arrays.DEVICE).asarray(values)
 
 
 def register() -> None:
     """Register these kernels for cudf, and that its data are stored on a GPU."""
     library = importlib.import_module(LIBRARY)
     protocol.register(library.DataFrame, importlib.import_module(__name__))
+    if hasattr(library, "set_option"):
+        library.set_option("spill", True)  # noqa: FBT003  frames move to the host if a GPU is full
     protocol.register_device(library.DataFrame, library.Series, library.Index)

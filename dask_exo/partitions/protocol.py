@@ -52,6 +52,16 @@ def concat(frames: Sequence[Frame], *, ignore_index: bool = False) -> Frame:
     return frames[0] if len(frames) == 1 else concat_partitions(list(frames), ignore_index)
 
 
+def relabel(frame: Any, *, columns: Any = None, index: Any = None) -> Any:
+    """Return a frame of any library with other labels of columns or rows."""
+    frame = frame.copy(deep=False)
+    if columns is not None:
+        frame.columns = columns
+    if index is not None:
+        frame.index = index
+    return frame
+
+
 def partition_ids(frame: Any, column: Any, npartitions: int) -> Any:
     """Compute the partition number of each row of any kind of frame, as Dask's task shuffle does.
 

@@ -13,7 +13,7 @@ import io
 import pickle
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Self, TypeGuard
 
@@ -137,10 +137,15 @@ class WireFrame:
 
 @dataclass(frozen=True, slots=True)
 class WireTable:
-    """Rows as an Arrow table in host memory, for a module with ``DataFrame.from_arrow``."""
+    """Rows as an Arrow table in host memory, for a module with ``DataFrame.from_arrow``.
+
+    Columns are called "0", "1", ..., and then the levels of the index: any label comes back.
+    """
 
     table: pa.Table
     library: str
+    columns: pd.Index
+    names: tuple[Any, ...]  # of the levels of the index; none if it is dropped
 
     @property
     def length(self) -> int:
@@ -154,18 +159,24 @@ class WireTable:
 
     def slice(self, start: int, stop: int) -> Self:
         """Return rows ``start`` to ``stop``, without a copy."""
-        return type(self)(self.table.slice(start, stop - start), self.library)
+        return replace(self, table=self.table.slice(start, stop - start))
 
     def to_frame(self) -> Any:
         """Return the rows as a frame of the library."""
-        return importlib.import_module(self.library).DataFrame.from_arrow(self.table)
+        frame = importlib.import_module(self.library).DataFrame.from_arrow(self.table)
+        if self.names:
+            levels = [str(len(self.columns) + i) for i in range(len(self.names))]
+            frame = frame.set_index(levels if len(levels) > 1 else levels[0])
+            frame.index.names = list(self.names)
+        frame.columns = self.columns
+        return frame
 
     @classmethod
     def concat(cls, tables: Sequence[Self]) -> Self:
         """Concatenate rows, on the host."""
         nonempty = [part.table for part in tables if part.length] or [tables[0].table]
         table = pa.concat_tables(nonempty, promote_options="permissive")
-        return cls(table.combine_chunks(), tables[0].library)
+        return replace(tables[0], table=table.combine_chunks())
 
 
 WireRows = WireColumns | WireFrame | WireTable

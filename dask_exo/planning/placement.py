@@ -134,7 +134,9 @@ def _moves_to_gpu(node: Any) -> bool:
     """Return whether an expression creates partitions on a GPU, or moves them there."""
     if isinstance(node, MapPartitions):  # whose function may have to be called to know more
         return protocol.on_device(node.operand("meta"))
-    return bool((isinstance(node, ToBackend) or not node.dependencies()) and _on_device(node))
+    # dask_cudf moves partitions by an expression of its own
+    may_move = isinstance(node, ToBackend) or type(node).__module__.startswith("dask_cudf")
+    return bool((may_move or not node.dependencies()) and _on_device(node))
 
 
 def _on_device(node: Any) -> bool | None:

@@ -225,7 +225,7 @@ class MergeRuns(PartitionTasks):
 
 def _plain(frame: Any) -> Any:
     """Call the columns "0", "1", ..., so that no label of the user collides."""
-    return frame.set_axis([str(i) for i in range(frame.shape[1])], axis=1)
+    return protocol.relabel(frame, columns=[str(i) for i in range(frame.shape[1])])
 
 
 def _categories(part: Any, keys: Sequence[SortKey]) -> sort_keys.Dtypes:
@@ -262,10 +262,9 @@ def _merge(
 ) -> Any:
     """Merge the sorted runs of one output, under the user's labels."""
     rows = part.drop(columns=PARTITION_COLUMN)
-    merged = protocol.kernels(part).sort(rows, keys).set_axis(labels, axis=1)
-    if starts is None:
-        return merged
-    return merged.set_axis(pd.RangeIndex(starts[j], starts[j] + len(merged)))
+    merged = protocol.kernels(part).sort(rows, keys)
+    numbers = None if starts is None else pd.RangeIndex(starts[j], starts[j] + len(merged))
+    return protocol.relabel(merged, columns=labels, index=numbers)
 
 
 class ShuffleRows(Reorder):
@@ -318,4 +317,5 @@ def _draw(part: Any, seed: tuple[int, ...], i: int, reducers: int) -> Any:
 
 def _mix(part: Any, seed: tuple[int, ...], j: int, labels: Any) -> Any:
     order = np.random.default_rng([*seed, 1, j]).permutation(len(part))
-    return part.drop(columns=PARTITION_COLUMN).take(order).set_axis(labels, axis=1)
+    mixed = part.drop(columns=PARTITION_COLUMN).take(order)
+    return protocol.relabel(mixed, columns=labels)

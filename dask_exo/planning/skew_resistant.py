@@ -32,6 +32,7 @@ from dask_exo.dask_adapter import (
     TaskRef,
     concat_partitions,
 )
+from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels import skew
 from dask_exo.partitions.kernels.skew import KEPT, SPLITTING, KeyCounts, Placement
 from dask_exo.partitions.protocol import PARTITION_COLUMN
@@ -63,7 +64,7 @@ class SideKeys(NamedTuple):
     def of(self, part: Any) -> pd.DataFrame:
         """Return the (n, k) keys of a partition, in numbered columns."""
         keys = part[self.columns] if self.columns else part.index.to_frame()
-        return keys.set_axis(range(keys.shape[1]), axis=1)
+        return protocol.relabel(keys, columns=range(keys.shape[1]))
 
     def __str__(self) -> str:
         """Return the names of the columns, or "the index"."""

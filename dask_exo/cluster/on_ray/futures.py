@@ -72,7 +72,7 @@ from dask_exo.errors import ClusterError
 ANSWER = 3.0  # seconds in which the nodes must report how full their stores are
 TURN = 0.5  # seconds after which a wait lets an error of a signal's handler through
 SPILLED_ABOVE = 0.8  # of a store: below it, Ray spills nothing
-KEPT = 5.0  # seconds that a retired actor waits for an equal request
+KEPT = 30.0  # seconds that a retired actor waits for an equal request
 REPLACED = 3  # restarts of an actor, and retries of a call, after a death
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from dask_exo.config import Config
 from dask_exo.partitions.batching import is_out_of_memory
 from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu.resident import LEAST, Residents
 
 ALIGNMENT = 256  # bytes, as cupy's allocations
 CHUNK = 32 << 20  # bytes of pinned memory that are copied at once
@@ -39,13 +40,34 @@ class Place(NamedTuple):
     length: int
 
 
-def _places(values: Sequence[Any]) -> tuple[tuple[Place, ...], int]:
+def places_of(values: Sequence[Any]) -> tuple[tuple[Place, ...], int]:
     """Return where arrays are in one buffer, and its bytes."""
     places, size = [], 0
     for array in values:
         places.append(Place(size, array.dtype, len(array)))
         size += -(-int(array.nbytes) // ALIGNMENT) * ALIGNMENT
     return tuple(places), size
+
+
+def pack_on_gpu(values: Sequence[Any]) -> tuple[Any, str]:
+    """Copy arrays into one buffer that stays on the GPU; return it and its name.
+
+    Return None and no name if there is no room, or if it is not worth it.
+    """
+    places, size = places_of(values)
+    arena = arena_of(values[0]) if values else None
+    if arena is None or not arena.has_room(size):
+        return None, ""
+    buffer = arrays.of(values[0]).empty(size, np.uint8)
+    for array, view in zip(values, unpack(buffer, places), strict=True):
+        view[:] = array
+    return buffer, arena.residents.keep(buffer)
+
+
+def resident(module: str, name: str) -> Any:
+    """Return a copy of a buffer that `pack_on_gpu` kept; None if it is not in this process."""
+    arena = _arenas.get(module) if name else None
+    return None if arena is None else arena.residents.copy(name)
 
 
 def pack(values: Sequence[Any]) -> tuple[Callable[[], np.ndarray], tuple[Place, ...]]:
@@ -57,7 +79,7 @@ def pack(values: Sequence[Any]) -> tuple[Callable[[], np.ndarray], tuple[Place, 
     >>> [array.tolist() for array in unpack(wait(), places)]
     [[0, 1, 2], [True, False]]
     """
-    places, size = _places(values)
+    places, size = places_of(values)
     on_host = all(isinstance(array, np.ndarray) for array in values)
     buffer = np.empty(size, np.uint8) if on_host else _pinned_or_not((size,), np.uint8)
     waits = [
@@ -154,6 +176,7 @@ def _chunks() -> list[tuple[np.ndarray, Any]]:
 
 SHARE = 0.8  # of the GPU memory of a worker; the rest is for temporary arrays
 PINNED = 4  # budget divided by pinned memory, which all processes of the host share
+RESIDENT = 4  # budget divided by the memory of values that the object store has, too
 
 
 class GpuMemoryUse(NamedTuple):
@@ -248,6 +271,8 @@ class Arena:
         self._device: OrderedDict[int, weakref.ref[Buffer]] = OrderedDict()  # least used first
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
         self._roots: dict[int, weakref.ref[Buffer]] = {}  # by the identity of the root
+        self._root_of: dict[int, int] = {}  # by the identity of the buffer
+        self.residents = Residents(limit // RESIDENT)
 
     def hold(self, array: Any) -> View:
         """Count the allocation that an array is a view of in the budget."""
@@ -293,6 +318,11 @@ class Arena:
                     del self._device[key]
             return self.spilled - before
 
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether a value of the object store may stay, too."""
+        room = self.limit - self.used - self.residents.nbytes
+        return LEAST <= nbytes <= min(room, self.limit // RESIDENT)
+
     def allocating(self, malloc: Callable[[int], Any]) -> Callable[[int], Any]:
         """Return an allocator that spills and retries if another one is out of memory."""
 
@@ -302,7 +332,8 @@ class Arena:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            self.spill(nbytes)
+            if self.residents.drop(nbytes) < nbytes:
+                self.spill(nbytes)
             self._trim()
             return malloc(nbytes)
 
@@ -311,7 +342,9 @@ class Arena:
     def _count(self, buffer: Buffer) -> None:
         ref = weakref.ref(buffer)
         self._device[id(buffer)] = self._roots[id(buffer.root)] = ref
+        self._root_of[id(buffer)] = id(buffer.root)
         self.used += buffer.nbytes
+        self.residents.drop(self.used + self.residents.nbytes - self.limit)
         if self.used > self.limit:
             others = self.used - buffer.nbytes  # it is the last one to be spilled
             self.spill(min(self.used - self.limit, others))
@@ -321,7 +354,7 @@ class Arena:
         host = to_host(buffer.root)()
         pinned = self.on_pinned + buffer.nbytes <= self._pinned_limit
         buffer.host = host if pinned else np.array(host)
-        self._roots.pop(id(buffer.root), None)
+        self._forget_root(id(buffer))
         buffer.root = None
         for view in buffer.views:
             view.array = None
@@ -344,9 +377,12 @@ class Arena:
         with self.lock:
             if self._device.pop(key, None) is not None:
                 self.used -= nbytes
-                self._roots = {root: ref for root, ref in self._roots.items() if ref() is not None}
+                self._forget_root(key)
             else:
                 self._uncount_host(key, nbytes)
+
+    def _forget_root(self, key: int) -> None:
+        self._roots.pop(self._root_of.pop(key), None)
 
 
 _arenas: dict[str, Arena] = {}
@@ -396,7 +432,9 @@ def _of_gpu() -> Arena:
     limit = config.gpu_memory
     if limit is None:
         limit = int(config.gpu_per_task * room)
-    trim = cupy.get_default_memory_pool().free_all_blocks
-    arena = Arena(limit, limit // PINNED, cupy, trim, room)
+    pool = cupy.get_default_memory_pool()
+    if config.gpu_per_task < 1:  # what one process caches the others could not use
+        pool.set_limit(size=int(limit / SHARE))
+    arena = Arena(limit, limit // PINNED, cupy, pool.free_all_blocks, room)
     cupy.cuda.set_allocator(arena.allocating(cupy.cuda.get_allocator()))
     return arena

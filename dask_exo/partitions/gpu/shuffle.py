@@ -50,6 +50,8 @@ class PackedFrame(NamedTuple):
         Names of the levels of the index, and its range if it is one.
     module : str
         Array module of the frame: numpy or cupy.
+    resident : str
+        Name of the same buffer on the GPU of the process that made it; empty if there is none.
     """
 
     buffer: np.ndarray
@@ -59,12 +61,15 @@ class PackedFrame(NamedTuple):
     labels: pd.Index
     rows: tuple[Any, ...]
     module: str
+    resident: str = ""
 
     def frame(self, module: str) -> DeviceFrame:
         """Restore the frame on a GPU, or on the host as arrays of numpy."""
         buffer = self.buffer
         if module == self.module:
-            buffer = memory.to_device(buffer, arrays.module(module))
+            buffer = memory.resident(module, self.resident)
+            if buffer is None:
+                buffer = memory.to_device(self.buffer, arrays.module(module))
         values = memory.unpack(buffer, self.places)
         masks = dict(zip(self.masked, values[len(self.columns) :], strict=True))
         columns = [
@@ -77,17 +82,23 @@ class PackedFrame(NamedTuple):
         return DeviceFrame.of(columns[:count], self.labels, index)
 
 
-def start_copy(frame: DeviceFrame) -> Callable[[], PackedFrame]:
-    """Start to copy a frame to the host; return a function that waits for the copy."""
+def start_copy(frame: DeviceFrame, *, stay: bool = False) -> Callable[[], PackedFrame]:
+    """Start to copy a frame to the host; return a function that waits for the copy.
+
+    With ``stay`` a copy stays on the GPU, for later tasks of this process.
+    """
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
     values = [column.values for column in columns] + [columns[i].valid for i in masked]
-    wait, places = memory.pack(values)
+    buffer, name = memory.pack_on_gpu(values) if stay else (None, "")
+    wait, places = memory.pack(values if buffer is None else [buffer])
+    if buffer is not None:
+        places = memory.places_of(values)[0]
     no_values = np.empty(0, np.int8)
     empty = tuple(replace(column, values=no_values, valid=None) for column in columns)
     rows = names, numbers
-    return lambda: PackedFrame(wait(), places, empty, masked, frame.labels, rows, module)
+    return lambda: PackedFrame(wait(), places, empty, masked, frame.labels, rows, module, name)
 
 
 def unpack_frame(*parts: Any) -> DeviceFrame:

@@ -85,7 +85,7 @@ class DeviceFrame(Values, SummaryOfFrame):
     def __reduce__(self) -> tuple[Any, ...]:
         from dask_exo.partitions.gpu.shuffle import start_copy, unpack_frame
 
-        return unpack_frame, tuple(start_copy(self)())
+        return unpack_frame, tuple(start_copy(self, stay=True)())
 
     def to_pandas(self) -> pd.DataFrame:
         """Copy to pandas, on the host."""

@@ -14,47 +14,159 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from dask_exo.dask_adapter import get_collection_type
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
+from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.wire_format import WireTable
 from dask_exo.planning.partitioners import RowPartitioner
-from tests._data import inline
+from dask_exo.planning.placement import _moves_to_gpu
+from dask_exo.testing import strict_cupy
+from tests._data import MODULE, inline
+
+
+class Values:
+    """Series or index of a GPU: no Series of pandas, and with few of its methods."""
+
+    ndim = 1
+
+    def __init__(self, on_host: Any) -> None:
+        self.on_host = on_host
+
+    dtype = property(lambda self: self.on_host.dtype)
+    name = property(lambda self: self.on_host.name)
+    names = property(lambda self: self.on_host.names)
+
+    @names.setter
+    def names(self, names: Any) -> None:
+        self.on_host.names = names
+
+    @property
+    def values(self) -> Any:
+        if self.on_host.dtype.kind not in "iuf":
+            raise TypeError("String Arrays is not yet implemented in cudf")
+        return arrays.module("cupy").asarray(self.on_host.to_numpy())
+
+    def astype(self, dtype: Any) -> Values:
+        return Values(self.on_host.astype(dtype))
+
+    def sum(self) -> Any:
+        return self.on_host.sum()
+
+    def __mod__(self, other: int) -> Values:
+        return Values(self.on_host % other)
+
+    def reset_index(self, drop: bool) -> Values:
+        return Values(self.on_host.reset_index(drop=drop))
+
+    def __len__(self) -> int:
+        return len(self.on_host)
+
+    def get_level_values(self, level: int) -> Values:
+        return Values(self.on_host.get_level_values(level))
+
+
+class DataFrame:
+    """Frame of a GPU with the methods of cudf that are used: no frame of pandas."""
+
+    came = 0
+
+    def __init__(self, on_host: Any) -> None:
+        self.on_host = pd.DataFrame(on_host)
+
+    columns = property(lambda self: self.on_host.columns)
+    dtypes = property(lambda self: self.on_host.dtypes)
+    shape = property(lambda self: self.on_host.shape)
+    index = property(lambda self: Values(self.on_host.index))
+    ndim = 2
+    groupby = merge = mean = None  # Dask knows frames by these names
+
+    @columns.setter
+    def columns(self, labels: Any) -> None:
+        self.on_host.columns = labels
+
+    def __len__(self) -> int:
+        return len(self.on_host)
+
+    def __getitem__(self, key: Any) -> Any:
+        on_gpu = hasattr(key, "__cuda_array_interface__")
+        found = self.on_host[arrays.host(key) if on_gpu else key]
+        return DataFrame(found) if isinstance(found, pd.DataFrame) else Values(found)
+
+    def __setitem__(self, label: Any, values: Values) -> None:
+        self.on_host[label] = values.on_host.to_numpy()
+
+    def copy(self, deep: bool = True) -> DataFrame:
+        return DataFrame(self.on_host.copy(deep=deep))
+
+    def head(self, n: int) -> DataFrame:
+        return DataFrame(self.on_host.head(n))
+
+    def take(self, rows: Any) -> DataFrame:
+        return DataFrame(self.on_host.take(arrays.host(rows)))
+
+    def astype(self, dtypes: Any, errors: str = "raise") -> DataFrame:
+        return DataFrame(self.on_host.astype(dtypes, errors=errors))
+
+    def reset_index(self, drop: bool) -> DataFrame:
+        return DataFrame(self.on_host.reset_index(drop=drop))
+
+    def set_index(self, labels: Any) -> DataFrame:
+        return DataFrame(self.on_host.set_index(labels))
+
+    def drop(self, columns: Any) -> DataFrame:
+        return DataFrame(self.on_host.drop(columns=columns))
+
+    def assign(self, **columns: Any) -> DataFrame:
+        plain = {name: getattr(each, "on_host", each) for name, each in columns.items()}
+        return DataFrame(self.on_host.assign(**plain))
+
+    def to_arrow(self, preserve_index: bool | None = None) -> pa.Table:
+        assert preserve_index is False, "cudf renames labels of rows"
+        assert all(isinstance(label, str) for label in self.columns), "cudf makes them strings"
+        return pa.Table.from_pandas(self.on_host, preserve_index=False)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> DataFrame:
+        DataFrame.came += 1
+        return cls(table.replace_schema_metadata().to_pandas())
 
 
 @pytest.fixture(scope="module")
 def cudf() -> Iterator[ModuleType]:
+    modules = "cudf", "dask_cudf", "cupy", "cupy.cuda", "cupyx"
+    before = {name: sys.modules[name] for name in modules if name in sys.modules}
+    if MODULE == "numpy":
+        strict_cupy.install()
     made = ModuleType("cudf")
-
-    class DataFrame(pd.DataFrame):
-        """A frame of pandas under another name."""
-
-        came: int = 0
-
-        @property
-        def _constructor(self) -> type:
-            return DataFrame
-
-        def to_arrow(self) -> pa.Table:
-            return pa.Table.from_pandas(pd.DataFrame(self))
-
-        @classmethod
-        def from_arrow(cls, table: pa.Table) -> Any:
-            DataFrame.came += 1
-            return cls(table.to_pandas())
-
-    class Series(pd.Series):
-        """Never made here."""
-
-    class Index:
-        """Never made here."""
-
-    for kind in (DataFrame, Series, Index):
+    kinds = [DataFrame, *(type(name, (Values,), {}) for name in ("Series", "Index"))]
+    for kind in kinds:
         kind.__module__ = "cudf"
         setattr(made, kind.__name__, kind)
     sys.modules["cudf"] = made
-    sys.modules["dask_cudf"] = ModuleType("dask_cudf")  # what pandas has registered is taken
-    yield made
-    del sys.modules["cudf"], sys.modules["dask_cudf"]
+    sys.modules["dask_cudf"] = ModuleType("dask_cudf")
+    # as dask_cudf registers them
+    frames = dask.dataframe.dispatch
+    frames.get_parallel_type.register(DataFrame, lambda _: dd.DataFrame)
+    get_collection_type.register(DataFrame, lambda _: dd.DataFrame)
+    get_collection_type.register(Values, lambda _: dd.Index)
+    frames.make_meta_dispatch.register(DataFrame, lambda frame, index=None: frame.head(0))
+    frames.meta_nonempty.register(
+        DataFrame, lambda frame: DataFrame(frames.meta_nonempty(frame.on_host))
+    )
+    frames.hash_object_dispatch.register(
+        DataFrame,
+        lambda frame, index=True: Values(pd.util.hash_pandas_object(frame.on_host, index=index)),
+    )
+    frames.concat_dispatch.register(
+        DataFrame,
+        lambda parts, *args, **options: DataFrame(pd.concat([each.on_host for each in parts])),
+    )
+    with dask.config.set({"dataframe.convert-string": False}):
+        yield made
+    for name in modules:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
 
 
 def rows(n: int = 300) -> pd.DataFrame:
@@ -68,6 +180,37 @@ def test_partitions_lie_on_a_device(cudf: ModuleType) -> None:
     assert not protocol.on_device(pd.DataFrame({"a": [1]}))
 
 
+def test_an_expression_of_dask_cudf_moves_partitions_there(cudf: ModuleType) -> None:
+    names = {"_meta": cudf.DataFrame(rows(0)), "dependencies": lambda self: [rows(9)]}
+    assert _moves_to_gpu(type("ToCudfBackend", (), {**names, "__module__": "dask_cudf._expr"})())
+    assert not _moves_to_gpu(type("Elemwise", (), {**names, "__module__": "dask.dataframe"})())
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [("a", 1), ("b", 2), ("a", 2)], ["index", "k", "0"]])
+@pytest.mark.parametrize("names", [[None], ["index"], [None, "two"]])
+def test_labels_come_back(cudf: ModuleType, labels: list[Any], names: list[Any]) -> None:
+    frame = rows(6).set_axis(labels, axis=1)
+    if len(names) > 1:
+        frame.index = pd.MultiIndex.from_product([[0, 1], ["x", "y", "z"]])
+    frame.index.names = names
+    kernels = protocol.kernels(cudf.DataFrame(frame))
+    wired = kernels.to_wire(cudf.DataFrame(frame), np.arange(6)[::-1])
+    pd.testing.assert_frame_equal(wired.to_frame().on_host, frame.iloc[::-1])
+
+
+def test_changed_strings_and_nulls_change_the_checksum(cudf: ModuleType) -> None:
+    frame = rows(20)
+    kernels = protocol.kernels(cudf.DataFrame(frame))
+    known = kernels.checksum(cudf.DataFrame(frame), ["s", "x"])
+    assert known == kernels.checksum(cudf.DataFrame(frame.iloc[::-1]), ["s", "x"])
+    for changed in (
+        frame.assign(s="c"),
+        frame.iloc[1:],
+        frame.assign(x=frame.x.mask(frame.x > 0.5)),
+    ):
+        assert kernels.checksum(cudf.DataFrame(changed), ["s", "x"]) != known
+
+
 @pytest.mark.parametrize("ignore_index", [False, True])
 def test_rows_are_split_there_and_travel_as_arrow(cudf: ModuleType, ignore_index: bool) -> None:
     frame = rows()
@@ -79,7 +222,7 @@ def test_rows_are_split_there_and_travel_as_arrow(cudf: ModuleType, ignore_index
         found, arrived = split.assemble([mine, mine], r, r)
         expected, _ = split.assemble([theirs, theirs], r, r)
         assert type(found) is cudf.DataFrame
-        pd.testing.assert_frame_equal(pd.DataFrame(found), expected, check_dtype=False)
+        pd.testing.assert_frame_equal(found.on_host, expected, check_dtype=False)
     assert arrived.rows <= 2 * sent.rows
 
 
@@ -87,19 +230,20 @@ def test_rows_are_split_there_and_travel_as_arrow(cudf: ModuleType, ignore_index
 def test_a_shuffle_ends_in_frames_of_cudf(cudf: ModuleType, algorithm: str) -> None:
     frame = rows()
     parts = [cudf.DataFrame(frame.iloc[i : i + 60]) for i in range(0, 300, 60)]
-    there = dd.from_map(lambda part: part, parts, meta=parts[0].iloc[:0])
+    there = dd.from_map(lambda part: part, parts, meta=parts[0].head(0))
     scheduler = inline(2)
     with dask.config.set({"scheduler": scheduler, "exo.shuffle.algorithm": algorithm}):
         outputs = dask.compute(*there.shuffle("k", npartitions=4).partitions)
     assert all(type(output) is cudf.DataFrame for output in outputs)
-    keys = [set(output.k) for output in outputs]
+    keys = [set(output.on_host.k) for output in outputs]
     assert sum(map(len, keys)) == len(set(frame.k))
-    found = pd.concat(map(pd.DataFrame, outputs)).sort_index()
+    found = pd.concat([output.on_host for output in outputs]).sort_index()
     pd.testing.assert_frame_equal(found, frame, check_dtype=False)
 
 
 def test_our_sort_says_what_to_take_instead(cudf: ModuleType) -> None:
-    with pytest.raises(DeviceOperationError, match=r"sort_values by \['k'\].*ddf.sort_values"):
+    message = r"sort_values by \['k'\].*ddf.sort_values"
+    with pytest.raises(DeviceOperationError, match=message):
         dask.compute(
             dd.from_map(cudf.DataFrame, [rows(9)], meta=cudf.DataFrame(rows(0))).exo.sort_values(
                 "k"

@@ -312,3 +312,29 @@ def test_what_another_library_reads_is_never_spilled() -> None:
         made.spill(10**6)
         assert frame["a"].column.values is values
         assert made.spilled == frame["b"].column.nbytes
+
+
+@pytest.mark.parametrize("limit", [10**9, 10**6, 3 * 10**5])
+def test_a_value_of_the_store_is_also_on_the_gpu_while_there_is_room(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Any] = []
+    to_device = memory.to_device
+    monkeypatch.setattr(memory, "to_device", lambda a, xp: (copies.append(a), to_device(a, xp))[1])
+    numbers = rows(3000).drop(columns="s")
+    with budget(limit) as made:
+        there = DeviceFrame.from_pandas(numbers, "numpy")
+        stored = pickle.dumps(there)
+        first = pickle.loads(stored)  # noqa: S301
+        first["f"].values[:] = 7.0  # its own memory
+        pd.testing.assert_frame_equal(pickle.loads(stored).to_pandas(), numbers)  # noqa: S301
+        hits = made.residents.hits
+        assert (hits, len(copies)) == ((2, 0) if limit > 3 * 10**5 else (0, 2))
+        kept = [DeviceFrame.from_pandas(numbers, "numpy") for _ in range(3)]
+        assert made.used + made.residents.nbytes <= max(limit, made.used)
+        others = [pickle.dumps(frame) for frame in kept]
+        made.residents.drop(2**60)
+        for each in (stored, *others):
+            pd.testing.assert_frame_equal(pickle.loads(each).to_pandas(), numbers)  # noqa: S301
+    with budget(limit):  # another process has none of it
+        pd.testing.assert_frame_equal(pickle.loads(stored).to_pandas(), numbers)  # noqa: S301
