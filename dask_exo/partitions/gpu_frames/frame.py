@@ -140,10 +140,6 @@ class DeviceFrame(Values, SummaryOfFrame):
             return xp.zeros((len(self), 0))
         return xp.stack([column.values for column in self.arrays], axis=1)
 
-    def to_numpy(self, *args: Any, **options: Any) -> np.ndarray:
-        """Copy the values to the host."""
-        return self.to_pandas().to_numpy(*args, **options)
-
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.to_pandas(), dtype=dtype)
 
@@ -309,15 +305,6 @@ class DeviceFrame(Values, SummaryOfFrame):
         columns = mapper if columns is None and axis in (1, "columns") else columns
         labels = self._places().rename(columns=columns).columns
         return DeviceFrame.of(self.arrays, labels, self._index)
-
-    def set_axis(self, labels: Any, *, axis: Any = 0, **_: Any) -> Any:
-        """Replace the labels of rows or columns."""
-        frame = self.copy()
-        if axis in (1, "columns"):
-            frame.columns = labels
-        else:
-            frame.index = labels
-        return frame
 
     def select_dtypes(self, include: Any = None, exclude: Any = None) -> Any:
         """Choose columns by dtype."""

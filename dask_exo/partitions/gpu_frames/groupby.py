@@ -115,30 +115,6 @@ class DeviceGroupBy:
         series = DeviceSeries.of(column, self._index, name)
         return series if self._as_index else series.to_frame("size").reset_index()
 
-    def aggregate(self, func: Any = None, **named: Any) -> Any:
-        """Aggregate columns by names of aggregations: one, a list, or a dict by column.
-
-        ``named`` has pairs of column and aggregation by new label.
-        """
-        if func is None and named:
-            series = {new: self[old].aggregate(how) for new, (old, how) in named.items()}
-            return DeviceFrame(series)
-        if isinstance(func, str):
-            return getattr(self, func)()
-        if isinstance(func, dict):
-            results = {label: self[label].aggregate(how) for label, how in func.items()}
-            return _side_by_side(results)
-        if not isinstance(func, (list, tuple)) or not all(isinstance(f, str) for f in func):
-            names = ", ".join(sorted(AGGREGATIONS))
-            raise unsupported(f"groupby.agg({func!r})", f"use names among {names}, or {ON_HOST}")
-        values = self._values()
-        if isinstance(values, DeviceSeries):
-            return DeviceFrame({name: getattr(self, name)() for name in func})
-        results = {label: self[label].aggregate(list(func)) for label in values.columns}
-        return _side_by_side(results)
-
-    agg = aggregate
-
 
 def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
     """Return the key columns, and the labels of those that are in the frame."""
@@ -164,21 +140,6 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
         else:
             raise KeyError(item)
     return keys, labels
-
-
-def _side_by_side(results: dict[Any, Any]) -> DeviceFrame:
-    """Combine results of several columns; frames get one more level of labels."""
-    if all(isinstance(result, DeviceSeries) for result in results.values()):
-        return DeviceFrame(results)
-    columns: list[Column] = []
-    labels: list[Any] = []
-    index: Any = None
-    for label, result in results.items():
-        frame = result if isinstance(result, DeviceFrame) else result.to_frame()
-        columns += frame.arrays
-        labels += [(label, inner) for inner in frame.columns]
-        index = frame.index
-    return DeviceFrame.of(columns, pd.MultiIndex.from_tuples(labels), index)
 
 
 def _aggregation(name: str) -> Callable[..., Any]:

@@ -13,11 +13,11 @@ from dask.base import normalize_token
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
 from dask_exo.partitions.gpu_frames.column import Column, unsupported
-from dask_exo.partitions.gpu_frames.elementwise import Operators, binary, refuse
+from dask_exo.partitions.gpu_frames.elementwise import binary, refuse
 from dask_exo.partitions.gpu_frames.transform import cast, stack
 
 
-class DeviceIndex(Operators):
+class DeviceIndex:
     """Index in GPU memory with the interface of a pandas Index, of one or several levels.
 
     A range index takes no memory until its labels are used.
@@ -106,16 +106,6 @@ class DeviceIndex(Operators):
         """Bytes in memory."""
         return 0 if self._levels is None else sum(level.nbytes for level in self._levels)
 
-    @property
-    def size(self) -> int:
-        """Number of labels."""
-        return len(self)
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Number of labels."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self._range) if self._levels is None else len(self._levels[0])  # type: ignore[arg-type]
 
@@ -149,11 +139,6 @@ class DeviceIndex(Operators):
         raise KeyError(f"the index has no level {level!r}, but {list(self.names)}")
 
     @property
-    def values(self) -> Any:
-        """See `DeviceSeries.values`."""
-        return self.to_series().values
-
-    @property
     def categories(self) -> pd.Index:
         """Categories of a categorical index."""
         if not isinstance(self.dtype, pd.CategoricalDtype):
@@ -179,20 +164,8 @@ class DeviceIndex(Operators):
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.to_pandas(), dtype=dtype)
 
-    def __getitem__(self, rows: Any) -> Any:
-        if isinstance(rows, (int, np.integer)):
-            return self.take(slice(rows, rows + 1 or None)).to_pandas()[0]
-        return self.take(rows)
-
     def __getattr__(self, name: str) -> Any:
         return refuse(self, pd.Index, name)
-
-    def apply_operator(self, name: str, other: Any, *, reflected: bool = False) -> Any:
-        """Apply an operator; return an array, or an index for arithmetic."""
-        other = getattr(other, "column", other)
-        sides = (other, self.column) if reflected else (self.column, other)
-        column = binary(name, *sides)
-        return column.values if column.dtype == bool else DeviceIndex.of([column], self.names)
 
     def to_pandas(self) -> pd.Index:
         """Copy all labels to the host."""

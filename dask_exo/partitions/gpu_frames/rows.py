@@ -327,7 +327,7 @@ class LabelSelector(PositionSelector):
                 raise KeyError(key)
             return owner.take_rows(matches)
         if getattr(key, "dtype", None) not in ("bool", "boolean"):
-            raise unsupported("loc with a list of labels", f"filter by .index.isin(), or {ON_HOST}")
+            raise unsupported("loc with a list of labels", f"filter by a column, or {ON_HOST}")
         return owner.take_rows(owner.positions(as_mask(key)))
 
     def _between(self, key: slice) -> slice:

@@ -120,12 +120,6 @@ class DeviceSeries(SummaryOfSeries):
         series = pd.Series(self.array, dtype=self.dtype)
         return np.asarray(series.to_numpy(dtype=dtype, **options))
 
-    def tolist(self) -> list[Any]:
-        """Return the values as Python objects."""
-        return list(self.to_pandas().tolist())
-
-    to_list = tolist
-
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return self.to_numpy(dtype)
 

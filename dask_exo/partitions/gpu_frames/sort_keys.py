@@ -16,17 +16,12 @@ import numpy as np
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu.segments import Segments
 from dask_exo.partitions.gpu_frames.column import Column
-from dask_exo.partitions.kernels.sort_keys import directed, of_numbers, pack, to_numbers
+from dask_exo.partitions.kernels.sort_keys import directed, of_numbers, pack
 
 
 def ascending(column: Column) -> Any:
     """Encode values as (n,) int64 in their order; codes of nulls are undefined."""
     return of_numbers(column.values)
-
-
-def restore(codes: Any, like: Column) -> Any:
-    """Invert `ascending`."""
-    return to_numbers(codes, like.values.dtype)
 
 
 def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:

@@ -231,10 +231,9 @@ def is_in(column: Column, values: Any) -> Any:
     return (flags & ~nulls) | (nulls & has_null)
 
 
-def monotonic(column: Column, *, descending: bool = False) -> bool:
-    """Return whether values ascend (or descend) and none is null."""
+def monotonic(column: Column) -> bool:
+    """Return whether values ascend and none is null."""
     if bool(column.nulls().any()):
         return False
     keys = sort_keys.ascending(column)
-    later, before = keys[1:], keys[:-1]
-    return bool(((later <= before) if descending else (later >= before)).all())
+    return bool((keys[1:] >= keys[:-1]).all())

@@ -37,9 +37,6 @@ class Values(Operators, LabelledRows):
         """Return absolute values."""
         return self.each(lambda column: transform.ufunc(column, "absolute"))
 
-    def __abs__(self) -> Any:
-        return self.abs()
-
     def round(self, decimals: int = 0) -> Any:
         """Round floats to some decimals."""
         return self.each(
