@@ -56,6 +56,7 @@ with pytest.raises(InputError, match="few, numbers, shuffled"):
 used = on_ray.RayFutures().store().used
 assert used > 120e6, used
 ddf[ddf.a < 1000].exo.publish("numbers", overwrite=True)
+assert [p.name for p in on_ray.publications()] == ["few", "numbers", "shuffled"]
 assert ddf.a.sum().compute() == df.a.sum()  # this program keeps what it reads
 del ddf
 assert len(dask_exo.published("numbers")) == 1000

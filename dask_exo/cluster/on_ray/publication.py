@@ -202,15 +202,18 @@ def _stop(owner: str) -> None:
 
 
 def _remove_strays() -> None:
-    """Stop owners whose program has died before it could publish their values."""
+    """Stop owners without a publication whose program has ended.
+
+    It may have died before it could publish their values. If they were published, and replaced
+    since, a program may still read them, and the owner ends after that.
+    """
     ended = ended_programs()
     used = {entry.owner for entry in map(_entry, entries(_PLACE)) if entry is not None}
     for actor in list_named_actors(all_namespaces=True):
         if actor["namespace"] == _PLACE and actor["name"] not in used:
             program, _, _ = actor["name"].partition(" ")
             if program in ended:
-                with _if_alive():
-                    ray.kill(ray.get_actor(actor["name"], namespace=_PLACE))
+                _stop(actor["name"])
 
 
 @contextlib.contextmanager
