@@ -86,6 +86,14 @@ class ValueLostError(WorkerLostError):
     """
 
 
+class OwnerUnreachableError(ValueLostError):
+    """A node took this program for dead, and could not read a value of it.
+
+    *When*: a task ran several times on nodes that do not reach the program. *What helps*: the
+    network between the nodes and the program; compute again.
+    """
+
+
 class OutOfMemoryError(MemoryError, WorkerLostError):  # see `StoreFullError`
     """A task needs more memory than its node has, even if no other task runs there.
 

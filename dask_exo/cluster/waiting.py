@@ -20,8 +20,10 @@ from dask_exo.cluster.resources import (
     next_cpu_request,
 )
 from dask_exo.cluster.task_status import Activity, Snapshot, diagnose
-from dask_exo.errors import ClusterError, OutOfMemoryError, StalledError
+from dask_exo.errors import ClusterError, OutOfMemoryError, OwnerUnreachableError, StalledError
 
+MOST_ATTEMPTS = 5  # of a task whose node does not know the program
+REACHABLE = 1.0  # seconds before such a task runs again
 T = TypeVar("T")
 
 Wait = Callable[[Sequence[Ref], float | None], tuple[list[Ref], list[Ref]]]
@@ -291,6 +293,16 @@ def fetch_values(
         return futures.get(refs, limit)
     watchdog = Watchdog(futures, limit)
     return [watchdog.get(ref, name(ref)) for ref in refs]
+
+
+def await_reachable(futures: Futures, attempts: int, error: OwnerUnreachableError) -> None:
+    """Wait before a task runs again whose node could not read a value of this program.
+
+    Raise ``error`` after `MOST_ATTEMPTS`.
+    """
+    if attempts >= MOST_ATTEMPTS:
+        raise error
+    futures.wait([], timeout=REACHABLE)
 
 
 def widen_request(

@@ -17,8 +17,14 @@ from dask_exo import events
 from dask_exo.cluster.futures import Futures, Node, Ref
 from dask_exo.cluster.ownership import owned
 from dask_exo.cluster.resources import ResourceRequest
-from dask_exo.cluster.waiting import Watchdog, await_nodes, fetch_values, widen_request
-from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError
+from dask_exo.cluster.waiting import (
+    Watchdog,
+    await_nodes,
+    await_reachable,
+    fetch_values,
+    widen_request,
+)
+from dask_exo.errors import Failure, IntegrityError, OutOfMemoryError, OwnerUnreachableError
 from dask_exo.execution import messages
 from dask_exo.execution.accounting import (
     MemoryPressure,
@@ -369,6 +375,11 @@ class Run:
             self._expected_bytes -= call.expected_bytes
             if isinstance(results, OutOfMemoryError):
                 self._resubmit_wider(call, results)
+                continue
+            if isinstance(results, OwnerUnreachableError):
+                await_reachable(self._futures, call.unreachable, results)
+                call.unreachable += 1
+                self._send(call)
                 continue
             pool = call.bundles[0].options.pool
             if call.actor is not None and pool is not None:

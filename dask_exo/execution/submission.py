@@ -12,7 +12,13 @@ import cloudpickle
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref, SubmitOptions
-from dask_exo.errors import ExoError, OutOfMemoryError, SerializationError, WorkerLostError
+from dask_exo.errors import (
+    ExoError,
+    OutOfMemoryError,
+    OwnerUnreachableError,
+    SerializationError,
+    WorkerLostError,
+)
 from dask_exo.execution import messages
 from dask_exo.execution.actor_pool import PooledActor
 from dask_exo.execution.persisted import Local, Remote, collecting_refs, promises_exist
@@ -145,6 +151,7 @@ class TaskCall:
     node: str | None
     expected_bytes: int
     actor: PooledActor | None
+    unreachable: int = 0  # attempts that could not read a value of this program
     refs: dict[Key, Ref] = field(default_factory=dict)  # of values that are not in receipts
 
     def send(self, futures: Futures) -> Ref:
@@ -186,12 +193,12 @@ class TaskCall:
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:
-    """Fetch the receipts of finished tasks; the error if a single task ran out of memory."""
+    """Fetch the receipts of finished tasks; the error of a task that may be resubmitted."""
     try:
         return futures.get(refs)
     except Exception as error:
         if len(refs) == 1:
-            if isinstance(error, OutOfMemoryError):
+            if isinstance(error, (OutOfMemoryError, OwnerUnreachableError)):
                 return [error]
             if isinstance(error, WorkerLostError):
                 raise type(error)(f"task {name(refs[0])}: {error}") from error.__cause__

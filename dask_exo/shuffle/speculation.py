@@ -15,8 +15,8 @@ from weakref import ref
 
 from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref
-from dask_exo.cluster.waiting import Steps, Until, widen_request
-from dask_exo.errors import OutOfMemoryError
+from dask_exo.cluster.waiting import Steps, Until, await_reachable, widen_request
+from dask_exo.errors import OutOfMemoryError, OwnerUnreachableError
 from dask_exo.shuffle import stragglers
 from dask_exo.shuffle.spec import MapOutput, Owned, Receipt, Spec
 from dask_exo.shuffle.stragglers import SpeculationPolicy
@@ -48,6 +48,7 @@ class MapAttempt:
     late: bool = False
     copy: SpeculativeAttempt | None = None
     needs: dict[str, Any] | None = None  # its options
+    unreachable: int = 0  # attempts that could not read a value of this program
 
 
 class MapConsumer(Protocol):
@@ -159,23 +160,31 @@ class MapAttempts:
         return [(f.owned, f.size, receipt) for f, receipt in zip(finished, receipts, strict=True)]
 
     def _receipts(self, finished: Sequence[MapAttempt]) -> list[Receipt]:
-        """Return the receipts of calls; start those again whose nodes ran out of memory."""
+        """Return the receipts of calls; start those again that their nodes could not run."""
         try:
             return self._futures.get([attempt.receipt for attempt in finished])
-        except OutOfMemoryError as error:
+        except (OutOfMemoryError, OwnerUnreachableError) as error:
             if len(finished) > 1:
                 return [r for attempt in finished for r in self._receipts([attempt])]
-            self._give_way(finished[0], error)
+            if finished[0].row is None:  # a merge reads its blocks already
+                raise
+            if isinstance(error, OwnerUnreachableError):
+                await_reachable(self._futures, finished[0].unreachable, error)
+                finished[0].unreachable += 1
+            else:
+                self._widen(finished[0], error)
+            self._start_again(finished[0])
             return []
 
-    def _give_way(self, attempt: MapAttempt, error: OutOfMemoryError) -> None:
-        """Start a call again with more slots, so with fewer neighbours; all further ones, too."""
-        if attempt.row is None:  # a merge reads its blocks already
-            raise error
+    def _widen(self, attempt: MapAttempt, error: OutOfMemoryError) -> None:
+        """Request more slots for all further calls, so fewer neighbours."""
         nodes = self._futures.nodes()
         if attempt.needs == self.needs:  # it is the first of those that ran side by side
             self.needs = widen_request(self.needs, nodes, "a map of a shuffle", error)
             events.emit(events.GaveWay("map", self.needs["num_cpus"]))
+
+    def _start_again(self, attempt: MapAttempt) -> None:
+        assert attempt.row is not None
         *attempt.row[:], attempt.receipt = self._call(attempt.owned, attempt.args, None)
         attempt.needs, attempt.since, attempt.copy = self.needs, None, None
         attempt.node, attempt.late = None, False

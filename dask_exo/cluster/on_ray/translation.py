@@ -24,6 +24,7 @@ from dask_exo.errors import (
     ClusterError,
     ExoError,
     OutOfMemoryError,
+    OwnerUnreachableError,
     SerializationError,
     SpillError,
     StoreFullError,
@@ -79,11 +80,7 @@ def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
             f"({first_line(error)})"
         ) from error
     except ray.exceptions.ObjectLostError as error:
-        raise ValueLostError(
-            "a value was lost with its node and is not recomputed, since an actor (a class, a GPU) "
-            "computed it, a program put it into the store, or it was lost too often: compute "
-            "again, and persist again what was persisted"
-        ) from error
+        raise _value_lost(error) from error
     except (WorkerCrashedError, NodeDiedError, LocalRayletDiedError) as error:
         what = death()
         raise WorkerLostError(what) from error
@@ -93,6 +90,22 @@ def translated(death: Callable[[], str] = lambda: DIED) -> Iterator[None]:
         raise _unreadable(error) from error
     except SystemError as error:  # a signal's handler has raised another one while Ray waited
         raise error.__cause__ or error from None
+
+
+def _value_lost(error: ray.exceptions.ObjectLostError) -> ValueLostError:
+    # a node that has just joined, or is very busy, takes an owner that it does not know for dead;
+    # the message names the owner
+    is_dead = isinstance(error, ray.exceptions.OwnerDiedError)
+    if is_dead and ray.get_runtime_context().get_worker_id() in str(error):
+        return OwnerUnreachableError(
+            f"a node could not read a value of this program, which it took for dead: look at the "
+            f"network between them, and compute again ({first_line(error)})"
+        )
+    return ValueLostError(
+        "a value was lost with its node and is not recomputed, since an actor (a class, a GPU) "
+        "computed it, a program put it into the store, or it was lost too often: compute "
+        "again, and persist again what was persisted"
+    )
 
 
 def _unreadable(error: Any) -> Exception:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from ray.exceptions import ObjectLostError, OwnerDiedError
+
+from dask_exo.cluster.on_ray import translation
 from dask_exo.cluster.on_ray.translation import ended
+from dask_exo.errors import OwnerUnreachableError, ValueLostError
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,29 @@ from dask_exo.cluster.on_ray.translation import ended
 )
 def test_the_end_of_a_worker_is_told(text: str, *, oom: bool, how: str) -> None:
     assert ended(text, " on n", oom=oom).startswith(how)
+
+
+def lost(kind: type, owner: str) -> Exception:
+    """A value that Ray takes for lost with its owner."""
+
+    def init(self: Exception) -> None:
+        Exception.__init__(self, f"Failed to retrieve it.\nOwner worker ID: {owner}, owner node")
+
+    return type("Lost", (kind,), {"__init__": init, "__str__": Exception.__str__})()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (lost(OwnerDiedError, "01ff"), OwnerUnreachableError),  # this program, which is alive
+        (lost(OwnerDiedError, "02ff"), ValueLostError),
+        (lost(ObjectLostError, "01ff"), ValueLostError),
+    ],
+)
+def test_a_program_that_lives_is_not_dead(error, expected, monkeypatch) -> None:
+    mine = SimpleNamespace(get_worker_id=lambda: "01ff")
+    monkeypatch.setattr(translation.ray, "get_runtime_context", lambda: mine)
+    monkeypatch.setattr(translation, "check_connection", lambda: None)
+    with pytest.raises(ValueLostError) as caught, translation.translated():
+        raise error
+    assert type(caught.value) is expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from dataclasses import replace
 
 import dask
@@ -14,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_exo import Scheduler
+from dask_exo.cluster import waiting
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.resources import next_cpu_request
 from dask_exo.cluster.spilling import used_share
 from dask_exo.cluster.waiting import widen_request
-from dask_exo.errors import ExoError, OutOfMemoryError, WorkerLostError
+from dask_exo.errors import (
+    ExoError,
+    OutOfMemoryError,
+    OwnerUnreachableError,
+    WorkerLostError,
+)
 from dask_exo.execution.accounting import INTERVAL, MemoryPressure
 from dask_exo.execution.admission import LoopState, bottleneck
 from dask_exo.execution.persisted import Remote
@@ -131,6 +138,46 @@ class Hungry(InlineFutures):
             raise OutOfMemoryError("the node is full")
 
         return super().call(produce, count, die, args, **more)
+
+
+class Unknown(InlineFutures):
+    """A cluster whose nodes take the program for dead, so many times for each call."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(NODES[1:])
+        self.times, self.failed = times, Counter()
+
+    def call(self, produce, count, fn, args, **more):
+        key = fn.__name__, str(args)
+        if fn.__name__ not in ("run_bundles", "run_map") or self.failed[key] >= self.times:
+            return super().call(produce, count, fn, args, **more)
+        self.failed[key] += 1
+
+        def die(*args):
+            raise OwnerUnreachableError("the program is dead")
+
+        return super().call(produce, count, die, args, **more)
+
+
+@pytest.mark.parametrize("algorithm", ["simple", "push"])
+@pytest.mark.parametrize("times", [1, 3, 9])
+def test_a_task_runs_again_if_its_node_takes_the_program_for_dead(
+    times, algorithm, monkeypatch
+) -> None:
+    monkeypatch.setattr(waiting, "REACHABLE", 0)
+    df = pd.DataFrame({"k": range(300), "v": 1.5})
+    futures = Unknown(times)
+    settings = {"exo.scheduler.bundle-target": 0, "exo.shuffle.algorithm": algorithm}
+    with dask.config.set(settings):
+        ddf = dd.from_pandas(df, npartitions=6).shuffle("k", npartitions=4)
+        ddf = ddf.map_partitions(lambda part: part + 0)
+        if times > waiting.MOST_ATTEMPTS:
+            with pytest.raises(OwnerUnreachableError):
+                ddf.compute(scheduler=Scheduler(futures))
+            return
+        got = ddf.compute(scheduler=Scheduler(futures))
+    pd.testing.assert_frame_equal(got.sort_values("k").reset_index(drop=True), df)
+    assert {name for name, _ in futures.failed} == {"run_bundles", "run_map"}
 
 
 @pytest.mark.parametrize(("enough", "deaths"), [(1, set()), (3, {1}), (8, {1, 4})])
