@@ -194,7 +194,7 @@ class RayFutures(Futures):
     def __init__(self) -> None:
         self.calls = self.objects = 0
         self._checked_options: list[dict[str, Any]] = []
-        self._rescued = WeakSet[Any]()
+        self._rescued = set[bytes]()  # refs: Ray has no weak references to them
 
     def call(
         self,
@@ -267,9 +267,9 @@ class RayFutures(Futures):
     def rescue(self, refs: Collection[Ref]) -> None:
         """See `Futures.rescue`; each value is copied once."""
         if ending := leaving() if self.elastic else frozenset():
-            new = [ref for ref in refs if ref not in self._rescued]
+            new = [ref for ref in refs if ref.binary() not in self._rescued]
             others = [node.id for node in self.nodes()]
-            self._rescued.update(copy_away(new, ending, others))
+            self._rescued.update(ref.binary() for ref in copy_away(new, ending, others))
 
     def ask(self, who: str, wants: Wants) -> bool:
         """See `Futures.ask`."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
-from dask_exo.cluster.on_ray import futures
+import ray
+
+from dask_exo.cluster.on_ray import RayFutures, futures
+from dask_exo.cluster.on_ray import futures as futures_of_ray
 
 
 def test_a_worker_that_ignored_interrupts_is_reset() -> None:
@@ -18,3 +22,18 @@ def test_a_worker_that_ignored_interrupts_is_reset() -> None:
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_values_of_ending_nodes_are_copied_once(monkeypatch) -> None:
+    copied: list[list[Any]] = []
+    monkeypatch.setattr(futures_of_ray, "leaving", lambda: frozenset({"b"}))
+    monkeypatch.setattr(
+        futures_of_ray, "copy_away", lambda refs, ending, others: copied.append(refs) or refs
+    )
+    monkeypatch.setattr(RayFutures, "elastic", True)
+    monkeypatch.setattr(RayFutures, "nodes", lambda self: [])
+    refs = [ray.ObjectRef(bytes([i]) * 28) for i in (1, 2)]
+    futures = RayFutures()
+    futures.rescue(refs[:1])
+    futures.rescue(refs)
+    assert copied == [refs[:1], refs[1:]]
