@@ -29,6 +29,7 @@ from dask_exo.errors import ClusterError, InputError, OutputExistsError
 from dask_exo.events import wall_time
 
 ANSWER = 30.0  # seconds in which an owner must answer
+ENDING = 3.0  # seconds for one that may be ending, which does not answer
 _PLACE = "dask_exo-published"  # namespace of the owners, and of the names in the key-value store
 
 
@@ -193,11 +194,11 @@ def _existing(name: str) -> Publication:
     return found
 
 
-def _stop(owner: str) -> None:
+def _stop(owner: str, timeout: float = ANSWER) -> None:
     """Let an owner end as soon as no process reads its values."""
     with _if_alive():
         actor = ray.get_actor(owner, namespace=_PLACE)
-        ray.get(actor.drop.remote(), timeout=ANSWER)
+        ray.get(actor.drop.remote(), timeout=timeout)
         actor.__ray_terminate__.remote()
 
 
@@ -213,7 +214,7 @@ def _remove_strays() -> None:
         if actor["namespace"] == _PLACE and actor["name"] not in used:
             program, _, _ = actor["name"].partition(" ")
             if program in ended:
-                _stop(actor["name"])
+                _stop(actor["name"], ENDING)
 
 
 @contextlib.contextmanager
