@@ -61,11 +61,11 @@ class Stream:
         self.done = 0
         self.seen: dict[Stream, int] = defaultdict(int)
 
-    def record(self, event: Any = None) -> Event:  # noqa: ARG002
+    def record(self, event: Any = None) -> StreamMark:  # noqa: ARG002
         """Mark the work so far."""
-        return Event(self, self.done, dict(self.seen))
+        return StreamMark(self, self.done, dict(self.seen))
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: StreamMark) -> None:
         """Let later work wait."""
         for stream, done in {**event.seen, event.stream: event.done}.items():
             self.seen[stream] = max(self.seen[stream], done)
@@ -83,7 +83,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Event:
+class StreamMark:
     """Mark in a stream, and what the stream had waited for."""
 
     stream: Stream
@@ -719,7 +719,7 @@ def install() -> None:
     cuda = _module(
         "cupy.cuda",
         Device=lambda number=0: SimpleNamespace(id=number, synchronize=_wait),
-        Event=Event,
+        Event=StreamMark,
         MemoryPool=MemoryPool,
         Stream=Stream,
         get_allocator=lambda: pool.malloc,

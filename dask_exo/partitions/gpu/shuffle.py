@@ -92,9 +92,10 @@ def start_copy(frame: DeviceFrame, *, stay: bool = False) -> Callable[[], Packed
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
     values = [column.values for column in columns] + [columns[i].valid for i in masked]
     buffer, name = memory.pack_on_gpu(values) if stay else (None, "")
-    wait, places = memory.pack(values if buffer is None else [buffer])
-    if buffer is not None:
-        places = memory.places_of(values)[0]
+    if buffer is None:
+        wait, places = memory.pack(values)
+    else:
+        wait, places = memory.to_host(buffer), memory.places_of(values)[0]
     no_values = np.empty(0, np.int8)
     empty = tuple(replace(column, values=no_values, valid=None) for column in columns)
     rows = names, numbers

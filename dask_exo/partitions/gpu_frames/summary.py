@@ -1,4 +1,4 @@
-"""Summaries of GPU frames and series: reductions, quantiles, counts and descriptions."""
+"""Summaries of GPU frames and series: reductions, quantiles and distinct values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ class SummaryOfSeries(Values):
     """Mixin of `DeviceSeries`: summaries of all values."""
 
     name: Any
-    of: Callable[..., Any]
-    count: Callable[..., int]
-    nunique: Callable[..., int]
-    max: Callable[..., Any]
 
     @property
     def column(self) -> Column:

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 
 from dask_exo.cluster.on_ray import RayFutures, futures
-from dask_exo.cluster.on_ray import futures as futures_of_ray
 
 
 def test_a_worker_that_ignored_interrupts_is_reset() -> None:
@@ -26,14 +25,14 @@ def test_a_worker_that_ignored_interrupts_is_reset() -> None:
 
 def test_values_of_ending_nodes_are_copied_once(monkeypatch) -> None:
     copied: list[list[Any]] = []
-    monkeypatch.setattr(futures_of_ray, "leaving", lambda: frozenset({"b"}))
+    monkeypatch.setattr(futures, "leaving", lambda: frozenset({"b"}))
     monkeypatch.setattr(
-        futures_of_ray, "copy_away", lambda refs, ending, others: copied.append(refs) or refs
+        futures, "copy_away", lambda refs, ending, others: copied.append(refs) or refs
     )
     monkeypatch.setattr(RayFutures, "elastic", True)
     monkeypatch.setattr(RayFutures, "nodes", lambda self: [])
     refs = [ray.ObjectRef(bytes([i]) * 28) for i in (1, 2)]
-    futures = RayFutures()
-    futures.rescue(refs[:1])
-    futures.rescue(refs)
+    mine = RayFutures()
+    mine.rescue(refs[:1])
+    mine.rescue(refs)
     assert copied == [refs[:1], refs[1:]]
