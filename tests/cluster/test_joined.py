@@ -33,6 +33,7 @@ assert len(nodes) == 2
 assert all(node.disk > 0 for node in nodes), nodes
 before = futures.disks()
 assert {disk.path for disk in before} == set(sys.argv[2:])
+assert da.ones(20, chunks=1).map_blocks(asleep).sum().compute() == 20  # start workers on both
 random = da.random.default_rng(0)
 kept = random.random((100, 10**6), chunks=(5, 10**6)).persist()  # 800 MB, of two stores of 200 MB
 assert 0 < kept.sum().compute() < 100 * 10**6
