@@ -1,7 +1,7 @@
-"""Draw what `asv_bench.peers` measured: ``python -m asv_bench.peers.plot OUT.png RUN.json ...``.
+"""Draw what `asv_bench.peers` measured: ``python -m asv_bench.peers.plot OUT.svg RUN.json ...``.
 
-One panel for each job: median seconds of each system over the number of rows; a cross where it
-failed.
+Runs of one size become bars of median seconds, a group for each job. Runs of several sizes become
+one panel for each job, with seconds over rows; a cross where a system failed.
 """
 
 from __future__ import annotations
@@ -11,26 +11,48 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from asv_bench.figures.bars import grouped_bars
+
+Points = dict[str, dict[str, dict[float, list[float]]]]
+"""Seconds by job, system and rows."""
 
 
-def main() -> None:
-    """Read, draw, write."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    import matplotlib.pyplot as plt
-
-    out, *files = map(Path, sys.argv[1:])
-    points: dict = defaultdict(lambda: defaultdict(dict))  # job → system → rows → seconds
+def read(files: list[Path]) -> Points:
+    """Read runs, but for the first one of each round; a system that failed has no seconds."""
+    points: Any = defaultdict(lambda: defaultdict(dict))
     for file in files:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         rows = found["about"].get("rows") or found["about"]["tpch"]
         for run in found["runs"]:
             spent = points[run["job"]][run["system"]].setdefault(rows, [])
             spent.extend([run["seconds"]] if "seconds" in run and not run["first"] else [])
-    figure, axes = plt.subplots(
-        1, len(points), figsize=(4.5 * len(points), 4), squeeze=False, layout="constrained"
-    )
+    return points
+
+
+def bars(points: Points, rows: float) -> Figure:
+    """Draw a group of bars for each job."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axis = figure.subplots()
+    systems = list(dict.fromkeys(system for by in points.values() for system in by))
+    heights = {
+        system: [statistics.median(by.get(system, {}).get(rows) or [0.0]) for by in points.values()]
+        for system in systems
+    }
+    grouped_bars(axis, heights, list(points))
+    axis.legend(ncols=len(systems), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    axis.set(ylabel="seconds")
+    return figure
+
+
+def panels(points: Points) -> Figure:
+    """Draw a panel for each job."""
+    figure = Figure(figsize=(4.5 * len(points), 4), layout="constrained")
+    axes = figure.subplots(1, len(points), squeeze=False)
     for axis, (job, systems) in zip(axes[0], points.items(), strict=True):
         highest = max((t for by in systems.values() for ts in by.values() for t in ts), default=1)
         for system, by in systems.items():
@@ -41,7 +63,17 @@ def main() -> None:
             axis.plot(failed, [highest] * len(failed), "x", color=color)
         axis.set(title=job, xlabel="rows", ylabel="seconds", xscale="log", yscale="log")
     axes[0][0].legend()
-    figure.savefig(out)
+    return figure
+
+
+def main() -> None:
+    """Read, draw, write."""
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "peers"})
+    out, *files = map(Path, sys.argv[1:])
+    points = read(files)
+    sizes = {rows for systems in points.values() for by in systems.values() for rows in by}
+    figure = bars(points, sizes.pop()) if len(sizes) == 1 else panels(points)
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":
