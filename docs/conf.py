@@ -20,12 +20,20 @@ author = "dask_exo developers"
 copyright = f"2026, {author}"
 release = metadata.version("dask-exo")
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "myst_parser"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
 root_doc = "index"
 default_role = "py:obj"
-html_theme = "alabaster"
-html_theme_options = {"description": "Dask on Ray, with push-based shuffles"}
+html_theme = "furo"
+html_title = "dask_exo"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

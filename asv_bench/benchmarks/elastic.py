@@ -1,8 +1,8 @@
 """A shuffle of three times the store on four nodes, while nodes join, get notice, and are killed.
 
-``python -m asv_bench.benchmarks.elastic`` prints the table of ``docs/development/measurements.md``.
-Records of the sort benchmark are sorted, and each output is checked where it is made. The nodes are
-processes of this machine, of one slot each.
+``python -m asv_bench.benchmarks.elastic`` prints the table of
+``docs/development/measurements-clusters.md``. Records of the sort benchmark are sorted, and each
+output is checked where it is made. The nodes are processes of this machine, of one slot each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Epochs of training: how soon the first batch comes, and how much of the store they take.
 
 ``python -m asv_bench.benchmarks.epochs`` shuffles 12 million rows of 32 bytes on a private Ray of
-two slots, and prints the table of ``docs/performance.md``: the time of a shuffle whose rows are
-counted, that until the first of three epochs' batches, the time that the program waited for later
-ones, and the largest number of bytes in the store, over those of the data.
+two slots, and prints the table of ``docs/performance-pipelines.md``: the time of a shuffle whose
+rows are counted, that until the first of three epochs' batches, the time that the program waited
+for later ones, and the largest number of bytes in the store, over those of the data.
 
 References: Exoshuffle section 3.3.3.2, figure 3.2 d.
 """

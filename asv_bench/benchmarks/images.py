@@ -1,8 +1,8 @@
 """Image files through a decoder, a model and an encoder: pipelines, plain Dask, and Ray Data.
 
-``python -m asv_bench.benchmarks.images`` prints the table of ``docs/performance.md``: images of the
-steps of ``examples/images.py`` in a second, where all systems have two CPUs. All have to give the
-same labels and thumbnails.
+``python -m asv_bench.benchmarks.images`` prints the table of ``docs/performance-pipelines.md``:
+images of the steps of ``examples/images.py`` in a second, where all systems have two CPUs. All have
+to give the same labels and thumbnails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A pipeline that loses its CPU node and gets another one: blocks in a second, and what is lost.
 
-``python -m asv_bench.benchmarks.nodes`` prints the figures of ``docs/development/measurements.md``.
-A node with two CPUs and two GPUs (logical ones) stays; one with four CPUs dies after 10 s, and
-another comes at 20 s. Beside it a run that starts again from its last checkpoint, as a
-stage-by-stage system with checkpoints does: all outputs since then are computed again.
+``python -m asv_bench.benchmarks.nodes`` prints the figures of
+``docs/development/measurements-pipelines.md``. A node with two CPUs and two GPUs (logical ones)
+stays; one with four CPUs dies after 10 s, and another comes at 20 s. Beside it a run that starts
+again from its last checkpoint, as a stage-by-stage system with checkpoints does: all outputs since
+then are computed again.
 
 References: thesis figure 2.8.
 """

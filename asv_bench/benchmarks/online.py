@@ -2,7 +2,7 @@
 
 ``python -m asv_bench.benchmarks.online`` writes page views to a folder of Parquet files, runs the
 ordinary groupby and `agg_online` in turns on a private Ray of two slots, and prints the table of
-``docs/performance.md``.
+``docs/performance-pipelines.md``.
 
 References: Exoshuffle section 3.5.3.2 and figure 3.5 (1 TB of page views of Wikipedia: within 8 %
 after 1/22 of the time of an ordinary groupby, and complete after 1.4 of it).

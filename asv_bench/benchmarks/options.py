@@ -2,7 +2,7 @@
 
 ``python -m asv_bench.benchmarks.options`` runs the same ``map_partitions`` three times on a private
 Ray of two CPUs and one GPU, which need not exist: stages sleep. Prints the table of
-``docs/performance.md``: seconds, and processes that ran the model.
+``docs/performance-pipelines.md``: seconds, and processes that ran the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Checkpoints: what writing them costs, and what a program that died has left to do.
 
-``python -m asv_bench.benchmarks.resume`` prints the table of ``docs/performance.md``: a job of two
-sorts, with work before, between and behind them, whose driver is killed at ten random moments and
-started again. ``--kills`` and ``--work`` (its seconds for each partition and step) make it shorter.
+``python -m asv_bench.benchmarks.resume`` prints the table of ``docs/performance-costs.md``: a job
+of two sorts, with work before, between and behind them, whose driver is killed at ten random
+moments and started again. ``--kills`` and ``--work`` (its seconds for each partition and step) make
+it shorter.
 """
 
 from __future__ import annotations

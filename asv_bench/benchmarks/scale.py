@@ -1,9 +1,10 @@
 """Sorts on more and more nodes: on Ray nodes of one slot each, and simulated up to a hundred.
 
-``python -m asv_bench.benchmarks.scale`` prints the tables of ``docs/development/measurements.md``.
-The simulated sorts have as much data for each node, whatever their number. Efficiency is that
-beside two nodes, the fewest that send anything, and beside the time that slots, network and disk of
-a node need for its part, one after the other: on more nodes, a larger part of the data is sent.
+``python -m asv_bench.benchmarks.scale`` prints the tables of
+``docs/development/measurements-clusters.md``. The simulated sorts have as much data for each node,
+whatever their number. Efficiency is that beside two nodes, the fewest that send anything, and
+beside the time that slots, network and disk of a node need for its part, one after the other: on
+more nodes, a larger part of the data is sent.
 """
 
 from __future__ import annotations

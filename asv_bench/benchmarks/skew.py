@@ -1,9 +1,9 @@
 """Frequent keys: how even the outputs of a join, a groupby and a sort are, and what they take.
 
-``python -m asv_bench.benchmarks.skew`` prints the tables of ``docs/performance.md``: keys drawn
-evenly, by Zipf's law, and one key in nine of ten rows; the largest output relative to the mean and
-seconds, beside those of Dask's own operations and of Ray Data's sort. Of ``nunique`` and ``median``
-the largest partition is that of the rows that are aggregated, since outputs are groups.
+``python -m asv_bench.benchmarks.skew`` prints the tables of ``docs/performance-shuffles.md``: keys
+drawn evenly, by Zipf's law, and one key in nine of ten rows; the largest output relative to the
+mean and seconds, beside those of Dask's own operations and of Ray Data's sort. Of ``nunique`` and
+``median`` the largest partition is that of the rows that are aggregated, since outputs are groups.
 """
 
 from __future__ import annotations

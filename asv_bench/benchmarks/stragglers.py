@@ -2,7 +2,7 @@
 
 Every task is submitted and run on the simulated cluster; what it takes follows from bytes, as in
 `variants`, and is ten times as much on the slow node.
-``python -m asv_bench.benchmarks.stragglers`` prints the table of ``docs/performance.md``.
+``python -m asv_bench.benchmarks.stragglers`` prints the table of ``docs/performance-shuffles.md``.
 
 References: Exoshuffle section 3.3.2.4.
 """

@@ -1,9 +1,9 @@
 """A pipeline of sleeping operators under a limit of memory, by each policy and by Ray Data.
 
-``python -m asv_bench.benchmarks.streaming`` prints the tables of ``docs/performance.md``. As in the
-thesis's section 2.5.3.1, five times faster and with less data: 160 loads of 1 s, each of which
-gives five partitions of 2 MB, a transform of 0.1 s a partition on the same eight CPUs, and 0.1 s a
-partition on one of four GPUs (logical ones).
+``python -m asv_bench.benchmarks.streaming`` prints the tables of ``docs/performance-pipelines.md``.
+As in the thesis's section 2.5.3.1, five times faster and with less data: 160 loads of 1 s, each of
+which gives five partitions of 2 MB, a transform of 0.1 s a partition on the same eight CPUs, and
+0.1 s a partition on one of four GPUs (logical ones).
 
 References: thesis figure 2.11; the streaming batch model, figure 9.
 """

@@ -1,8 +1,9 @@
 """Pipelines of the thesis on a virtual clock, by every policy and by the best schedule there is.
 
-``python -m asv_bench.benchmarks.streaming_sim`` prints the tables of ``docs/performance.md``: time
-under limits of memory beside the optimum, and workloads that change while they run beside the best
-fixed parallelism. Virtual time is exact: the same tables come out everywhere.
+``python -m asv_bench.benchmarks.streaming_sim`` prints the tables of
+``docs/performance-pipelines.md``: time under limits of memory beside the optimum, and workloads
+that change while they run beside the best fixed parallelism. Virtual time is exact: the same tables
+come out everywhere.
 
 References: thesis section 2.5, figures 2.6, 2.7 and 2.11 to 2.15.
 """

@@ -2,7 +2,7 @@
 
 Stochastic gradient descent of a softmax regression, by NumPy, each batch followed by 50 ms in
 which a GPU would compute. ``python -m asv_bench.benchmarks.training`` prints the table of
-``docs/performance.md``; the torch row is left out where there is no torch.
+``docs/performance-pipelines.md``; the torch row is left out where there is no torch.
 
 References: Exoshuffle section 3.5.3.3, figure 3.6.
 """

@@ -3,7 +3,7 @@
 Four nodes with a disk and a network each sort 16 GB. No data exists: every task is submitted and
 every ref is held and dropped as on Ray. What a task computes holds a slot; what is fetched, read
 back and written passes the networks and disks of the nodes, see `dask_exo.testing.simulated.store`.
-``python -m asv_bench.benchmarks.variants`` prints the table of ``docs/performance.md``.
+``python -m asv_bench.benchmarks.variants`` prints the table of ``docs/performance-shuffles.md``.
 
 References: Exoshuffle figures 3.4a (out of core, more and more partitions) and 3.4c (in memory).
 """

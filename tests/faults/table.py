@@ -1,4 +1,4 @@
-"""The table of docs/fault-tolerance.md, from what came of each cell.
+"""The table of docs/fault-matrix.md, from what came of each cell.
 
 Run as ``python -m tests.faults.table FILE``, a file that ``FAULTS_ANSWERS=FILE pytest -m "faults or
 cluster" tests/faults`` has written.

@@ -16,7 +16,7 @@ run = cache(variants.run)
 @pytest.mark.parametrize(("store", "factor"), [(2.5, 1.1), (0.9, 1.4), (0.3, 1.2)], ids=STORES)
 @pytest.mark.parametrize("partitions", PARTITIONS)
 def test_auto_is_near_the_best(partitions, store, factor) -> None:
-    """Out of core it is `push`, which Ray runs faster than this says; see measurements.md."""
+    """Out of core it is `push`, which Ray runs faster than this says; see the log."""
     found = {name: run(name, partitions, store) for name in ("auto", *names())}
     assert found["auto"] == found[found["auto"].algorithm]
     assert found["auto"].seconds <= factor * min(one.seconds for one in found.values())

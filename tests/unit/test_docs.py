@@ -76,6 +76,15 @@ def test_files_that_a_page_names_are_there(page) -> None:
         assert (page.parent / name).exists(), name
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_page_is_long(page) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 80
+
+
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#]+)", text)
