@@ -43,8 +43,8 @@ def bars(points: Points, rows: float) -> Figure:
         system: [statistics.median(by.get(system, {}).get(rows) or [0.0]) for by in points.values()]
         for system in systems
     }
-    grouped_bars(axis, heights, list(points))
-    axis.legend(ncols=len(systems), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
+    grouped_bars(axis, heights, list(points), ncols=len(systems), **above)
     axis.set(ylabel="seconds")
     return figure
 
