@@ -66,14 +66,10 @@ def test_files_are_found_by_name_directory_and_pattern(tmp_path) -> None:
     assert repr(from_files(tmp_path, partition_size=4)) == "Pipeline of 3 partitions: read (1 CPU)"
 
 
-@pytest.fixture
-def no_ray(monkeypatch) -> None:
-    """Plan as a program without Ray does, though another test of this process may run one."""
-    monkeypatch.setattr("dask_exo.scheduler.on_ray.running", lambda: False)
-
-
-@pytest.mark.usefixtures("no_ray")
-def test_files_are_split_among_slots(tmp_path) -> None:
+def test_files_are_split_among_slots(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "dask_exo.scheduler.on_ray.running", lambda: False
+    )  # another test may run one
     for i in range(40):
         (tmp_path / f"{i}").write_bytes(b"x" * 10**6)
     with dask.config.set({"exo.num-cpus": 5}):
