@@ -18,7 +18,7 @@ import dask.dataframe.dask_expr._expr
 from dask._collections import new_collection
 from dask._dispatch import get_collection_type
 from dask._expr import Expr as CoreExpr
-from dask._expr import FinalizeCompute, LLGExpr
+from dask._expr import LLGExpr
 from dask._task_spec import (
     Alias,
     DataNode,

@@ -1,14 +1,11 @@
-"""Computations in background threads, and callbacks on the promises of their results."""
+"""Work in background threads: computations, and copies of values off nodes that end."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from dask_exo.cluster.futures import Futures
@@ -16,13 +13,11 @@ from dask_exo.errors import CancelledError, IntegrityError
 from dask_exo.execution.accounting import observed
 from dask_exo.execution.loop import Run
 from dask_exo.execution.persisted import (
-    POLL,
     Local,
     Promise,
     Remote,
     promises_exist,
     stored_refs,
-    wait,
 )
 from dask_exo.execution.ready_queue import RunAbandoned
 from dask_exo.planning.normalize import Key
@@ -162,96 +157,3 @@ def stop_all() -> None:
 def stop_with_all(running: Stoppable) -> None:
     """Register something for `stop_all`; only a weak reference is held."""
     _running.add(running)
-
-
-Act = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pending:
-    promises: Sequence[Promise]
-    act: Act
-    known: bool  # call it when refs or values are known, not only when values exist
-
-
-class PromiseCallbacks:
-    """A thread that calls functions when promises are known or done; it ends when none are left."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._pending: list[_Pending] = []
-        self._wakeup = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def when_known(self, promises: Sequence[Promise], act: Act) -> None:
-        """Call ``act`` when the refs or values of all ``promises`` are known, or have failed."""
-        self._add(_Pending(promises, act, known=True))
-
-    def when_done(self, promise: Promise, act: Act) -> None:
-        """Call ``act`` when the value of a promise exists, or has failed."""
-        self._add(_Pending([promise], act, known=False))
-
-    def stop(self) -> None:
-        """Drop all callbacks and wait for the thread to end."""
-        with self._lock:
-            self._pending.clear()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=10)
-
-    def _add(self, pending: _Pending) -> None:
-        stop_with_all(self)
-        with self._lock:
-            self._pending.append(pending)
-            self._wakeup.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
-                self._thread.start()
-
-    def _main(self) -> None:
-        try:
-            while self._round():
-                pass
-        except Exception:  # the connection was lost, and all promises with it
-            logging.getLogger(__name__).exception("%s has ended", self._name)
-            with self._lock:
-                self._pending.clear()
-                self._thread = None
-
-    def _round(self) -> bool:
-        """Run callbacks that are due, or wait a moment; return False when none are left."""
-        with self._lock:
-            pending = list(self._pending)
-            self._wakeup.clear()
-            if not pending:
-                self._thread = None
-                return False
-        ready = _ready(pending)
-        for callback in ready:
-            with self._lock, contextlib.suppress(ValueError):  # `stop` has cleared the list
-                self._pending.remove(callback)
-            try:
-                callback.act()
-            except Exception:
-                logging.getLogger(__name__).exception("in a callback of a future")
-        if not ready:
-            self._wakeup.wait(POLL)
-        return True
-
-
-def _ready(pending: Sequence[_Pending]) -> list[_Pending]:
-    """Return the callbacks that are due."""
-    finished, _ = wait(
-        [callback.promises[0] for callback in pending if not callback.known], timeout=0
-    )
-    done = {id(promise) for promise in finished}
-    return [
-        callback
-        for callback in pending
-        if (
-            all(p.known for p in callback.promises)
-            if callback.known
-            else id(callback.promises[0]) in done
-        )
-    ]

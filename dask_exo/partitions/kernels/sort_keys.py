@@ -154,15 +154,6 @@ def of_numbers(values: Any) -> Any:
     return bits ^ ((bits >> 63) & _LAST)
 
 
-def to_numbers(codes: Any, dtype: np.dtype) -> Any:
-    """Invert `of_numbers`."""
-    if dtype == np.uint64:
-        return codes.view(np.uint64) ^ TOP
-    if dtype.kind != "f":
-        return codes.astype(dtype)
-    return (codes ^ ((codes >> 63) & _LAST)).view(np.float64).astype(dtype)
-
-
 def _object_ranks(values: np.ndarray) -> np.ndarray:
     """Rank Python objects that are not null; raise TypeError if they cannot be compared."""
     if infer_dtype(values, skipna=False) == "string":  # pandas takes "a\0b" and "a" for the same
