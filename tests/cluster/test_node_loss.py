@@ -111,6 +111,12 @@ def _run(*args: str) -> str:
     return done.stdout
 
 
+BLOCKED = """
+import ray
+while True:
+    ray.nodes()  # waits for an answer, so that nothing else of this thread can notice
+"""
+
 SILENT = """
 import os, signal, threading, time, dask
 from ray.cluster_utils import Cluster
@@ -120,12 +126,13 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 dask_exo.enable(address=cluster.address)
 store = cluster.head_node.all_processes["gcs_server"][0].process.pid
 threading.Timer(2, os.kill, (store, signal.SIGKILL)).start()
-dask.delayed(time.sleep)(100).compute()
+%s
 """
 
 
-def test_a_cluster_that_does_not_answer_is_named() -> None:
-    done = run_python("-c", SILENT, RAY_gcs_rpc_server_reconnect_timeout_s="10")
+@pytest.mark.parametrize("work", ["dask.delayed(time.sleep)(100).compute()", BLOCKED])
+def test_a_cluster_that_does_not_answer_is_named(work: str) -> None:
+    done = run_python("-c", SILENT % work, RAY_gcs_rpc_server_reconnect_timeout_s="10")
     assert "does not answer" in done.stderr  # before Ray ends the program
     assert done.returncode == 1
 

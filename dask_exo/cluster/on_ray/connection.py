@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ OOM_RETRIES = 3
 
 _NEEDED = ("raylet", "gcs_server")  # processes without which a private Ray cannot go on
 LONGEST_DIRECTORY = 30  # characters
+WATCH_INTERVAL = 2.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,11 @@ def connect(config: Config) -> tuple[Cluster, bool]:
         if ray.is_initialized():
             if _cluster is None:
                 _cluster = Cluster(ray.get_runtime_context().gcs_address, None)
+                _watch(_cluster)
             return _cluster, False
         address = config.address
         _cluster = _start_to_last(config) if address is None else _join(address, config.cluster)
+        _watch(_cluster)
         return _cluster, True
 
 
@@ -152,13 +156,34 @@ def check_alive() -> None:
         try:
             _reach(address)
         except OSError as error:
-            text = f"the Ray cluster at {address} does not answer ({error})"
-            sys.stderr.write(f"dask_exo: {text}: unless it does soon, Ray ends this program\n")
-            raise ClusterError(text) from error
+            raise ClusterError(f"the Ray cluster at {address} does not answer ({error})") from error
     elif process := died():
         check_disk()
         text = "with all its values: compute again, and persist again what was persisted"
         raise WorkerLostError(f"the private Ray has died (its process {process} has ended), {text}")
+
+
+def _watch(cluster: Cluster) -> None:
+    """Say when a joined cluster stops answering: a call in progress waits until Ray ends us."""
+
+    def work() -> None:
+        told = False
+        while _cluster is cluster and ray.is_initialized():
+            try:
+                _reach(address)
+                told = False
+            except OSError as error:
+                if not told and ray.is_initialized():
+                    sys.stderr.write(
+                        f"dask_exo: the Ray cluster at {address} does not answer ({error}): unless "
+                        f"it does soon, Ray ends this program\n"
+                    )
+                told = True
+            time.sleep(WATCH_INTERVAL)
+
+    if not cluster.private and ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        address = ray.get_runtime_context().gcs_address
+        threading.Thread(target=work, name="dask_exo-watch", daemon=True).start()
 
 
 def check_disk() -> None:
