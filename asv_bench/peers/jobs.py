@@ -28,6 +28,8 @@ class Job:
         The same: a dataset to write.
     ordered_by : str or None
         Column by which what was written must be in order, file after file.
+    copied : str or None
+        The table that is copied where a system only reads and writes, as the floor of this job.
     """
 
     dask: Callable[[Path], Any]
@@ -35,6 +37,7 @@ class Job:
     sql: str | None
     ray: Callable[[Path], Any] | None
     ordered_by: str | None = None
+    copied: str | None = None
 
     def outcome(self, data: Path, out: Path) -> dict[str, Any]:
         """What is in the files that were written, in a few numbers."""
@@ -97,6 +100,7 @@ MADE_UP = {
         polars=None,
         sql=None,
         ray=lambda folder: _rd(folder).repartition(20, keys=["k"]),
+        copied="facts",
     ),
     "sort": Job(
         dask=lambda folder: _dd(folder).sort_values("k"),

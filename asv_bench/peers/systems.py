@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from asv_bench.peers.jobs import Job
+from asv_bench.peers.tpch import fraction
 
 Run = Callable[[Job, Path, Path], None]
 """Run a job on a folder of data and write into another folder."""
@@ -150,11 +157,86 @@ def duckdb(cores: int, memory: int) -> Iterator[Run]:
             for table in filter(Path.is_dir, data.iterdir()):
                 files = f"{table}/*.parquet"
                 base.execute(f"CREATE VIEW {table.name} AS FROM read_parquet('{files}')")
-            fraction = f"{0.0001 / float(data.name.partition('-')[2]):.12f}"  # of query 11
-            sql = job.sql.replace(":fraction", fraction)
+            sql = _sql(job, data)
             base.execute(f"COPY ({sql}) TO '{out / 'part-0.parquet'}' (FORMAT parquet)")
 
     yield run
+
+
+def _sql(job: Job, data: Path) -> str:
+    assert job.sql is not None
+    return job.sql.replace(":fraction", fraction(data)) if ":fraction" in job.sql else job.sql
+
+
+def _daft(*, on_ray: bool) -> Start:
+    @contextlib.contextmanager
+    def start(cores: int, memory: int) -> Iterator[Run]:
+        import daft
+        import ray
+
+        def run(job: Job, data: Path, out: Path) -> None:
+            folders = filter(Path.is_dir, for_daft(data).iterdir())
+            tables = {p.name: daft.read_parquet(f"{p}/*.parquet") for p in folders}
+            daft.sql(_sql(job, data).strip(), **tables).write_parquet(str(out))
+
+        if on_ray:
+            with _ray(ray, cores, memory):
+                daft.set_runner_ray()
+                yield run
+        else:
+            daft.set_runner_native(num_threads=cores)
+            yield run
+
+    return start
+
+
+def for_daft(data: Path) -> Path:
+    """Return a copy of the tables without what Daft cannot read or calculate with.
+
+    Strings are no views, and decimals are floats, as the Dask code reads them.
+    """
+    copies = data.with_name(f"{data.name}-daft")
+    if not (copies / "done").exists():
+        for file in data.rglob("*.parquet"):
+            table = pq.read_table(file)
+            target = copies / file.relative_to(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.cast(pa.schema(map(_plain, table.schema))), target)
+        (copies / "done").touch()
+    return copies
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    if pa.types.is_decimal(field.type):
+        return field.with_type(pa.float64())
+    return field.with_type(pa.string()) if field.type == pa.string_view() else field
+
+
+def _copies(copy: Callable[[Path, Path], None]) -> Start:
+    @contextlib.contextmanager
+    def start(cores: int, memory: int) -> Iterator[Run]:
+        def run(job: Job, data: Path, out: Path) -> None:
+            assert job.copied is not None
+            out.mkdir(parents=True)
+            files = sorted((data / job.copied).glob("*.parquet"))
+            list(pool.map(copy, files, [out / file.name for file in files]))
+
+        spawn = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(cores, mp_context=spawn) as pool:
+            yield run
+
+    return start
+
+
+def _copy_arrow(file: Path, target: Path) -> None:
+    pq.write_table(pq.read_table(file, use_threads=False), target)
+
+
+def _copy_polars(file: Path, target: Path) -> None:
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    import polars as pl
+
+    pl.read_parquet(file).write_parquet(target)
 
 
 SYSTEMS = {
@@ -167,10 +249,19 @@ SYSTEMS = {
     "Ray Data": System(ray_data),
     "Polars": System(polars),
     "DuckDB": System(duckdb),
+    "Daft": System(_daft(on_ray=False), usual=False),
+    "Daft on Ray": System(_daft(on_ray=True), usual=False),
+    "copies by pyarrow": System(_copies(_copy_arrow), usual=False),
+    "copies by Polars": System(_copies(_copy_polars), usual=False),
 }
 
 
 def can(system: str, job: Job) -> bool:
     """Whether a system has such a job."""
-    needed = {"Ray Data": job.ray, "Polars": job.polars, "DuckDB": job.sql}
+    needed = {
+        "Ray Data": job.ray,
+        "Polars": job.polars,
+        **dict.fromkeys(["DuckDB", "Daft", "Daft on Ray"], job.sql),
+        **dict.fromkeys(["copies by pyarrow", "copies by Polars"], job.copied),
+    }
     return needed.get(system, job.dask) is not None

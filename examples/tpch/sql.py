@@ -305,7 +305,7 @@ where p_partkey = l_partkey
     )
 """,
     18: """
-select c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity)
+select c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) "sum(l_quantity)"
 from customer, orders, lineitem
 where o_orderkey in (
         select l_orderkey
@@ -402,14 +402,14 @@ limit 100
     22: """
 select cntrycode, count(*) as numcust, sum(c_acctbal) as totacctbal
 from (
-    select substring(c_phone from 1 for 2) as cntrycode, c_acctbal
+    select substring(c_phone, 1, 2) as cntrycode, c_acctbal
     from customer
-    where substring(c_phone from 1 for 2) in ('13', '31', '23', '29', '30', '18', '17')
+    where substring(c_phone, 1, 2) in ('13', '31', '23', '29', '30', '18', '17')
         and c_acctbal > (
             select avg(c_acctbal)
             from customer
             where c_acctbal > 0.00
-                and substring(c_phone from 1 for 2) in ('13', '31', '23', '29', '30', '18', '17')
+                and substring(c_phone, 1, 2) in ('13', '31', '23', '29', '30', '18', '17')
         )
         and not exists (
             select *
