@@ -18,7 +18,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 ROOMS = sorted(p.name for p in (ROOT / "dask_exo").iterdir() if (p / "__init__.py").exists())
 # Pages whose blocks in Python all run, one after the other, except for those that say why not.
-RUN = ("why", "from-localcluster", "from-dask-on-ray", "from-ray-data", "memory", "doctor")
+RUN = (
+    *("why", "from-localcluster", "from-dask-on-ray", "from-ray-data", "from-spark"),
+    *("memory", "doctor"),
+)
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
