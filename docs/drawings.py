@@ -33,18 +33,18 @@ Arrows = list[tuple[Box, Box]]
 
 
 def simple() -> Arrows:
-    """Every reducer reads a block of every map."""
+    """Draw that every reducer reads a block of every map."""
     maps = [Box(f"map {i}", "map", 0, i // 2, i % 2) for i in range(4)]
     return list(product(maps, reducers(2.2)))
 
 
 def push() -> Arrows:
-    """Blocks of a round are merged where they are reduced, while the next round is mapped."""
+    """Merge blocks of a round where they are reduced, while the next round is mapped."""
     return rounds(1.25)
 
 
 def magnet() -> Arrows:
-    """The same, but map outputs stay until the reducers have ended."""
+    """Do the same, and keep map outputs until the reducers have ended."""
     arrows = rounds(2.2)
     made = dict.fromkeys(a for a, _ in arrows if a.kind == "map")
     kept = {a: Box("kept", "kept", a.column + 0.95, a.node, a.place) for a in made}
@@ -67,7 +67,7 @@ def rounds(lag: float) -> Arrows:
 
 
 def riffle() -> Arrows:
-    """Blocks of two maps of a node are merged there, for all reducers."""
+    """Merge blocks of two maps on their node, for all reducers."""
     maps = [Box(f"map {i}", "map", 0, i // 2, i % 2) for i in range(4)]
     merges = [Box("merge", "merge", 1.5, node) for node in range(2)]
     near = [(a, b) for a, b in product(maps, merges) if a.node == b.node]
@@ -75,7 +75,7 @@ def riffle() -> Arrows:
 
 
 def two_level() -> Arrows:
-    """Maps pack one object for each group of nodes; a node of the group divides it again."""
+    """Pack one object for each group of nodes, which a node of the group divides again."""
     maps = [Box(f"map {i}", "map", 0, i) for i in range(4)]
     merges = [Box(f"group {i // 2}", "merge", 1.9, i) for i in (0, 2)]
     outputs = [Box(f"reducer {i}", "reducer", 3.6, i) for i in range(4)]
@@ -84,7 +84,7 @@ def two_level() -> Arrows:
 
 
 def streaming() -> Arrows:
-    """Each round turns the states of the reducers into new ones, which can be read."""
+    """Turn the states of the reducers into new ones in each round; they can be read."""
     arrows: Arrows = []
     states: list[Box] = []
     for turn in range(2):
@@ -102,7 +102,7 @@ def reducers(column: float) -> list[Box]:
 
 
 def path() -> Arrows:
-    """What becomes of a call of ``compute``."""
+    """Follow a call of ``compute`` to the cluster."""
     names = ["compute", "rewrite", "normalize", "plan"]
     steps = [Box(name, "kept", 1.2 * i, 0) for i, name in enumerate(names)]
     loop, waist = Box("loop", "merge", 4.8, 0), Box("Futures", "merge", 7.6, 0)

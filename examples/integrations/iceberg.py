@@ -1,0 +1,54 @@
+"""Read and write a table of Apache Iceberg: all files of a job appear in one snapshot, or none.
+
+Needs pyiceberg[sql-sqlite].
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import dask_exo
+
+
+def append(ddf: dd.DataFrame, table: Table, folder: Path) -> None:
+    """Write the partitions as files, and add them to a table in one snapshot."""
+    ddf.exo.to_parquet(folder, write_index=False)
+    table.add_files([str(file) for file in sorted(folder.glob("*.parquet"))])
+
+
+def read(table: Table, row_filter: str = "true") -> dd.DataFrame:
+    """Read the files of the current snapshot that may have rows for a filter."""
+    tasks = table.scan(row_filter=row_filter).plan_files()
+    return dd.read_parquet([task.file.file_path.removeprefix("file://") for task in tasks])
+
+
+def main() -> None:
+    dask_exo.enable(num_cpus=2, object_store_memory="300MB")
+    orders = pd.DataFrame({"user": [i * 7 % 100 for i in range(1000)], "amount": range(1000)})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        places = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+        catalog = SqlCatalog("default", **places)
+        catalog.create_namespace("shop")
+        by_user = dd.from_pandas(orders, npartitions=4).exo.sort_values("user")
+        first = folder / "first"
+        by_user.exo.to_parquet(first, write_index=False)
+        schema = pq.read_schema(next(first.glob("*.parquet"))).remove_metadata()
+        table = catalog.create_table("shop.orders", schema)
+        append(by_user, table, folder / "second")
+        few = read(table, "user < 10")
+        totals = few[few.user < 10].groupby("user").amount.sum().compute()
+        assert totals.sort_index().equals(orders[orders.user < 10].groupby("user").amount.sum())
+        print(f"{few.npartitions} of {read(table).npartitions} files, {len(totals)} users")
+    dask_exo.disable()
+
+
+if __name__ == "__main__":
+    main()
