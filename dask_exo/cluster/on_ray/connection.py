@@ -156,7 +156,9 @@ def check_alive() -> None:
         try:
             _reach(address)
         except OSError as error:
-            raise ClusterError(f"the Ray cluster at {address} does not answer ({error})") from error
+            raise ClusterError(
+                f"the Ray cluster at {address} does not answer ({error}): compute again when it does"
+            ) from error
     elif process := died():
         check_disk()
         text = "with all its values: compute again, and persist again what was persisted"
