@@ -157,7 +157,7 @@ def check_alive() -> None:
             _reach(address)
         except OSError as error:
             raise ClusterError(
-                f"the Ray cluster at {address} does not answer ({error}): compute again when it does"
+                f"the Ray cluster at {address} does not answer ({error}): compute again later"
             ) from error
     elif process := died():
         check_disk()
