@@ -9,6 +9,8 @@ import pytest
 
 import dask_exo  # noqa: F401  has the defaults of our settings
 
+collect_ignore = ["drawings.py"]  # needs matplotlib
+
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
