@@ -39,6 +39,10 @@ class Job:
     ordered_by: str | None = None
     copied: str | None = None
 
+    def sql_for(self, data: Path) -> str | None:
+        """The SQL for a folder of data."""
+        return self.sql
+
     def outcome(self, data: Path, out: Path) -> dict[str, Any]:
         """What is in the files that were written, in a few numbers."""
         return outcome(self, out)

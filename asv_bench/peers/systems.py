@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from asv_bench.peers.jobs import Job
-from asv_bench.peers.tpch import fraction
 
 Run = Callable[[Job, Path, Path], None]
 """Run a job on a folder of data and write into another folder."""
@@ -157,15 +156,11 @@ def duckdb(cores: int, memory: int) -> Iterator[Run]:
             for table in filter(Path.is_dir, data.iterdir()):
                 files = f"{table}/*.parquet"
                 base.execute(f"CREATE VIEW {table.name} AS FROM read_parquet('{files}')")
-            sql = _sql(job, data)
-            base.execute(f"COPY ({sql}) TO '{out / 'part-0.parquet'}' (FORMAT parquet)")
+            base.execute(
+                f"COPY ({job.sql_for(data)}) TO '{out / 'part-0.parquet'}' (FORMAT parquet)"
+            )
 
     yield run
-
-
-def _sql(job: Job, data: Path) -> str:
-    assert job.sql is not None
-    return job.sql.replace(":fraction", fraction(data)) if ":fraction" in job.sql else job.sql
 
 
 def _daft(*, on_ray: bool) -> Start:
@@ -177,7 +172,7 @@ def _daft(*, on_ray: bool) -> Start:
         def run(job: Job, data: Path, out: Path) -> None:
             folders = filter(Path.is_dir, for_daft(data).iterdir())
             tables = {p.name: daft.read_parquet(f"{p}/*.parquet") for p in folders}
-            daft.sql(_sql(job, data).strip(), **tables).write_parquet(str(out))
+            daft.sql(str(job.sql_for(data)).strip(), **tables).write_parquet(str(out))
 
         if on_ray:
             with _ray(ray, cores, memory):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from asv_bench.peers.jobs import Job
 from examples.tpch.answers import Answers
 from examples.tpch.queries import QUERIES
-from examples.tpch.sql import SQL
+from examples.tpch.sql import SQL, at_scale
 from examples.tpch.tables import generate, read
 
 SMALL = 0.01  # scale of the run that is not counted
@@ -36,16 +36,11 @@ def _query(number: int, data: Path) -> Any:
     return QUERIES[number](read(data, _scale(data)))
 
 
-def fraction(data: Path) -> str:
-    """What query 11 has for ``:fraction``."""
-    return f"{0.0001 / _scale(data):.12f}"
-
-
 def _polars(sql: str, data: Path) -> Any:
     import polars as pl
 
     tables = {p.name: pl.scan_parquet(p / "*.parquet") for p in data.iterdir() if p.is_dir()}
-    return pl.SQLContext(tables).execute(sql.replace(":fraction", fraction(data)))
+    return pl.SQLContext(tables).execute(at_scale(sql, _scale(data)))
 
 
 @cache
@@ -58,6 +53,10 @@ class Query(Job):
     """One query."""
 
     number: int = 0
+
+    def sql_for(self, data: Path) -> str | None:
+        """The SQL for the scale of the data."""
+        return at_scale(SQL[self.number], _scale(data))
 
     def outcome(self, data: Path, out: Path) -> dict[str, Any]:
         """Whether it is what DuckDB finds."""

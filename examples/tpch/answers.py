@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from examples.tpch.sql import ORDER, SQL
+from examples.tpch.sql import ORDER, SQL, at_scale
 from examples.tpch.tables import SIZES
 
 
@@ -24,8 +24,7 @@ class Answers:
             self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM '{files}'")
 
     def __getitem__(self, query: int) -> pd.DataFrame:
-        sql = SQL[query].replace(":fraction", f"{0.0001 / self._scale:.12f}")
-        return self._connection.execute(sql).df()
+        return self._connection.execute(at_scale(SQL[query], self._scale)).df()
 
     def check(self, query: int, found: pd.DataFrame) -> None:
         """Raise an AssertionError if this is not the answer."""

@@ -4,6 +4,12 @@ Query 15 is the variant with a common table expression. ``:fraction`` in query 1
 by the scale factor.
 """
 
+
+def at_scale(sql: str, scale: float) -> str:
+    """The SQL of a query for tables of a scale factor."""
+    return sql.replace(":fraction", f"{0.0001 / scale:.12f}")
+
+
 # The columns that a result is sorted by: all others may change places among equal ones.
 ORDER = {
     1: ["l_returnflag", "l_linestatus"],
