@@ -17,10 +17,14 @@ from pyiceberg.table import Table
 import dask_exo
 
 
-def append(ddf: dd.DataFrame, table: Table, folder: Path) -> None:
+def append(ddf: dd.DataFrame, catalog: SqlCatalog, name: str, folder: Path) -> Table:
     """Write the partitions as files, and add them to a table in one snapshot."""
     ddf.exo.to_parquet(folder, write_index=False)
-    table.add_files([str(file) for file in sorted(folder.glob("*.parquet"))])
+    files = sorted(folder.glob("*.parquet"))
+    schema = pq.read_schema(files[0]).remove_metadata()
+    table = catalog.create_table_if_not_exists(name, schema)
+    table.add_files(list(map(str, files)))
+    return table
 
 
 def read(table: Table, row_filter: str = "true") -> dd.DataFrame:
@@ -38,11 +42,7 @@ def main() -> None:
         catalog = SqlCatalog("default", **places)
         catalog.create_namespace("shop")
         by_user = dd.from_pandas(orders, npartitions=4).exo.sort_values("user")
-        first = folder / "first"
-        by_user.exo.to_parquet(first, write_index=False)
-        schema = pq.read_schema(next(first.glob("*.parquet"))).remove_metadata()
-        table = catalog.create_table("shop.orders", schema)
-        append(by_user, table, folder / "second")
+        table = append(by_user, catalog, "shop.orders", folder / "orders")
         few = read(table, "user < 10")
         totals = few[few.user < 10].groupby("user").amount.sum().compute()
         assert totals.sort_index().equals(orders[orders.user < 10].groupby("user").amount.sum())
