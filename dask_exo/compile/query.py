@@ -61,7 +61,9 @@ class Query:
             Polars cannot read a file: then it raises what pandas and pyarrow raise.
         """
         try:
-            result = self._frame([self._rows(each) for each in self._scanned(read, parts)])
+            selection = self._selection()
+            frames = [self._rows(each, *selection) for each in self._scanned(read, parts)]
+            result = self._frame(frames)
         except (DifferentDataError, _polars().exceptions.PolarsError):
             return plain()
         if self.verify:
@@ -93,15 +95,21 @@ class Query:
                     raise DifferentDataError
                 yield pl.from_arrow(table, rechunk=False).lazy()
 
-    def _rows(self, frame: Any) -> Any:
-        """Return the rows for which all conditions hold, and their numbers if there are some."""
-        schema = frame.collect_schema()
-        if any(schema.get(name) != _polars_type(dtype) for name, dtype in self.dtypes.items()):
-            raise DifferentDataError
+    def _selection(self) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """Return columns and conditions as Polars has them, and the types that they read."""
         columns = [build(each.term).alias(str(i)) for i, each in enumerate(self._columns)]
         if self.table.conditions:
-            frame = frame.with_row_index(ROW).filter(*map(build, self.table.conditions))
             columns.append(_polars().col(ROW).cast(_polars().Int64))
+        types = {name: _polars_type(dtype) for name, dtype in self.dtypes.items()}
+        return columns, [build(each) for each in self.table.conditions], types
+
+    def _rows(self, frame: Any, columns: Any, conditions: Any, types: dict[str, Any]) -> Any:
+        """Return the rows for which all conditions hold, and their numbers if there are some."""
+        schema = frame.collect_schema()
+        if any(schema.get(name) != expected for name, expected in types.items()):
+            raise DifferentDataError
+        if conditions:
+            frame = frame.with_row_index(ROW).filter(*conditions)
         return frame.select(columns).collect()
 
     @property
@@ -189,20 +197,28 @@ def _polars_type(dtype: Any) -> Any:
 def build(term: Term) -> Any:
     """Return the Polars expression of a term."""
     pl = _polars()
-    if term.operation == "column":
-        return pl.col(term.constants[0])
-    if term.operation == "constant":
-        return pl.lit(term.constants[0])
-    if term.operation == "time":
-        return pl.lit(term.constants[0], dtype=pl.Int64).cast(pl.Datetime(term.constants[1]))
+    match term.operation, term.constants:
+        case "column", (name,):
+            return pl.col(name)
+        case "constant", (value,):
+            return pl.lit(value)
+        case "time", (stamp, unit):
+            return pl.lit(stamp, dtype=pl.Int64).cast(pl.Datetime(unit))
+        case "date", (days,):
+            return pl.lit(days, dtype=pl.Int32).cast(pl.Date)
+    inputs = map(build, term.inputs)
     if term.operation == "cast":
-        (read,), (target, scale) = term.inputs, term.constants
-        if target == "double[pyarrow]":  # Polars' own cast rounds otherwise
-            number = build(read).to_physical().cast(pl.Int64).cast(pl.Float64)
-            return number / 10.0**scale
-        types = {"float64": pl.Float64, "int64": pl.Int64}
-        return build(read).cast(types.get(target, pl.Datetime("ms")))
-    return RULES[term.operation].build(*map(build, term.inputs), *term.constants)
+        return _cast(*inputs, *term.constants)
+    return RULES[term.operation].build(*inputs, *term.constants)
+
+
+def _cast(values: Any, target: str, scale: int) -> Any:
+    """Cast values; ``scale`` is that of decimals."""
+    pl = _polars()
+    if target == "double[pyarrow]":  # Polars' own cast rounds otherwise
+        return values.to_physical().cast(pl.Int64).cast(pl.Float64) / 10.0**scale
+    types = {"float64": pl.Float64, "int64": pl.Int64}
+    return values.cast(types.get(target, pl.Datetime("ms")))
 
 
 def _block(columns: Sequence[Any], dtype: Any) -> Any:

@@ -140,17 +140,41 @@ def _checked(operation: str, *inputs: Any, constants: tuple[Any, ...] = ()) -> T
     terms = [e.term if isinstance(e, ComputedColumn) else _constant(e, dtypes[0]) for e in inputs]
     if operation in TELLS_NAN:
         terms = [
-            Term("missing", (term,))
-            if isinstance(each, ComputedColumn) and name == "float"
-            else term
-            for term, each, name in zip(terms, inputs, kinds, strict=True)
+            Term("missing", (term,)) if name == "float" and _can_be_nan(term) else term
+            for term, name in zip(terms, kinds, strict=True)
         ]
+    if operation in COMPARISONS and kinds == ("time", "time"):
+        dates = [date for each in terms if (date := _date(each))]
+        terms = dates if len(dates) == len(terms) else terms
     term = Term(operation, tuple(terms), constants)
     if "string" in kinds or not (operation in COMPARISONS or operation in _PREDICATES):
         return term
     return Term("filled", (term,), (operation == "ne",))
 
 
+def _can_be_nan(term: Term) -> bool:
+    """Return whether a term of floats can be NaN: decimals and integers as floats cannot."""
+    while term.operation == "cast":
+        (term,), (target, _) = term.inputs, term.constants
+        if target == "double[pyarrow]":  # of a decimal
+            return False
+    return term.operation != "constant"
+
+
+def _date(term: Term) -> Term | None:
+    """Return a term of dates that compares as one of times does; None if there is none."""
+    if term.operation == "time":
+        stamp, unit = term.constants
+        days, rest = divmod(stamp, DAY)
+        return None if rest or unit != "ms" else Term("date", (), (days,))
+    for target in ("datetime64[s]", "timestamp[s][pyarrow]"):
+        if term.operation != "cast" or term.constants[0] != target:
+            return None
+        (term,) = term.inputs
+    return term
+
+
+DAY = 86_400_000  # milliseconds
 _PREDICATES = frozenset({"str.startswith", "str.endswith", "str.contains"})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import operator
 import weakref
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ from dask_exo.testing import InlineFutures
 INTS = [0, 1, -1, 2, 7, 2**31, -(2**31), 2**53 + 1, 2**62, -(2**63), 2**63 - 1]
 FLOATS = [0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 1e308, 5e-324, 2.0**53 + 2]
 TEXTS = ["", "a", "A", "ab", "b", "é", "\U0001f600", "a.b", " a", "zz", None]
+DECIMALS = [None, *map(Decimal, ("0.00", "-0.01", "0.07", "1.10", "-1234567.89", "9999999.99"))]
+DATES = [None, *map(dt.date, (1, 1969, 2000, 9999), (1, 12, 2, 12), (1, 31, 29, 31))]
+NOONS = ["0001-01-01", "1969-12-31", "2000-02-29", "2000-02-29 12:00", "9999-12-31"]
 TIMES = [None, "1970-01-01", "1969-12-31 23:59:59.999", "2000-02-29", "2262-01-01", "1677-10-01"]
 
 
@@ -39,6 +44,7 @@ def table(rows: int, seed: int) -> pd.DataFrame:
     def some(values: list[Any]) -> list[Any]:
         return [values[i] for i in rng.integers(0, len(values), rows)]
 
+    decimals, days = pd.ArrowDtype(pa.decimal128(9, 2)), pd.ArrowDtype(pa.date32())
     times = pd.to_datetime(pd.Series(some(TIMES), dtype="str"), format="ISO8601")
     return pd.DataFrame(
         {
@@ -51,6 +57,9 @@ def table(rows: int, seed: int) -> pd.DataFrame:
             "b": rng.random(rows) < 0.5,
             "s": pd.Series(some(TEXTS), dtype="str"),
             "t": times.astype("M8[us]"),
+            "d": pd.Series(some(DECIMALS), dtype=decimals),
+            "e": pd.Series(some(DATES), dtype=days),
+            "z": pd.Series(some(DATES), dtype=days),
         }
     )
 
@@ -75,7 +84,7 @@ NUMBERS = ["i", "j", "f", "g"]
 ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 CONSTANTS = st.sampled_from([0, 1, -2, 0.5, 2.0**53, float("inf"), 7])
-DATES = ["year", "quarter", "month", "day", "day_of_week", "hour", "minute", "second"]
+PARTS = ["year", "quarter", "month", "day", "day_of_week", "hour", "minute", "second"]
 
 
 @st.composite
@@ -94,10 +103,18 @@ def numbers(draw: st.DrawFn, frame: dd.DataFrame, depth: int = 2) -> Any:
         other = draw(st.sampled_from([np.nan, 1.0]) | numbers(frame, depth - 1))
         return getattr(left, what)(condition, other)
     if what == "cast":
-        return draw(st.sampled_from([frame.b, frame.k, left])).astype("float64")
+        decimals = frame.d.astype("double[pyarrow]")
+        return draw(st.sampled_from([frame.b, frame.k, left, decimals])).astype("float64")
     right = draw(CONSTANTS | numbers(frame, depth - 1))
     pair = (left, right) if draw(st.booleans()) else (right, left)
     return draw(st.sampled_from(ARITHMETIC))(*pair)
+
+
+@st.composite
+def days(draw: st.DrawFn, frame: dd.DataFrame) -> Any:
+    """Draw a series of dates as timestamps."""
+    column = frame[draw(st.sampled_from("ez"))]
+    return column.astype("timestamp[s][pyarrow]").astype("datetime64[s]")
 
 
 @st.composite
@@ -117,8 +134,11 @@ def _compared(draw: st.DrawFn, frame: dd.DataFrame, what: str) -> Any:
         return compare(draw(texts(frame)), draw(st.sampled_from(TEXTS[:-1])))
     if what == "time":
         return compare(frame.t, pd.Timestamp(draw(st.sampled_from(TIMES[1:]))))
+    if what == "day":
+        pair = draw(days(frame)), draw(days(frame) | st.sampled_from(NOONS).map(pd.Timestamp))
+        return compare(*(pair if draw(st.booleans()) else pair[::-1]))
     if what == "date":
-        part = getattr(frame.t.dt, draw(st.sampled_from(DATES)))
+        part = getattr(frame.t.dt, draw(st.sampled_from(PARTS)))
         return compare(part, draw(st.integers(0, 12)))
     if what == "small":
         return compare(frame.k, draw(st.integers(-2, 2)))
@@ -128,8 +148,8 @@ def _compared(draw: st.DrawFn, frame: dd.DataFrame, what: str) -> Any:
 @st.composite
 def conditions(draw: st.DrawFn, frame: dd.DataFrame, depth: int = 2) -> Any:
     """Draw a series of booleans."""
-    plain = ["number", "text", "time", "date", "small", "bool", "isin", "between", "str", "missing"]
-    what = draw(st.sampled_from([*plain, *(["logic", "not"] if depth else [])]))
+    kinds = ["number", "text", "time", "day", "date", "small", "bool", "isin", "between", "str"]
+    what = draw(st.sampled_from([*kinds, "missing", *(["logic", "not"] if depth else [])]))
     if what == "bool":
         return frame.b
     if what == "isin":
@@ -143,7 +163,8 @@ def conditions(draw: st.DrawFn, frame: dd.DataFrame, depth: int = 2) -> Any:
         name = draw(st.sampled_from(["startswith", "endswith", "contains"]))
         return getattr(draw(texts(frame)).str, name)(draw(st.sampled_from(["a", "", "b", "a.*b"])))
     if what == "missing":
-        series = draw(st.sampled_from([frame.s, frame.t, frame.f, frame.h]) | numbers(frame))
+        columns = st.sampled_from([frame.s, frame.t, frame.f, frame.h])
+        series = draw(columns | numbers(frame) | days(frame))
         return getattr(series, draw(st.sampled_from(["isna", "notnull"])))()
     if what == "logic":
         both = draw(conditions(frame, depth - 1)), draw(conditions(frame, depth - 1))
@@ -182,7 +203,7 @@ def programs(draw: st.DrawFn, frame: dd.DataFrame) -> Any:
     if end == "condition":
         return draw(conditions(frame))
     if end == "columns":
-        return frame[draw(st.lists(st.sampled_from(list("ijkfgbst")), min_size=1, unique=True))]
+        return frame[draw(st.lists(st.sampled_from(list("ijkfgbstdez")), min_size=1, unique=True))]
     if end == "groupby":
         by = draw(st.lists(st.sampled_from(["s", "j", "k"]), min_size=1, max_size=2, unique=True))
         return frame.groupby(by, sort=draw(st.booleans())).agg({"h": ["sum", "count"], "f": "max"})
@@ -261,6 +282,19 @@ def test_a_file_that_two_parts_read_is_read_once(tmp_path: Path) -> None:
     (node,) = _replaced(half.assign(m=half.map_partitions(len)))  # what both parts need
     assert node.original._name == half.expr.optimize(fuse=False)._name
     assert not _replaced(dd.concat([ddf[ddf.g > 50], ddf[ddf.g <= 50]]))
+
+
+def test_dates_are_compared_as_dates_and_decimals_are_never_nan(tmp_path: Path) -> None:
+    ddf = _written(table(200, 0), tmp_path)
+    day = ddf.e.astype("timestamp[s][pyarrow]").astype("datetime64[s]")
+    number = ddf.d.astype("double[pyarrow]").astype("float64")
+    program = ddf.g[(day <= pd.Timestamp("2000-02-29")) & (number < 1.1)] * 2
+    (node,) = _replaced(program)
+    said = str(node.query.table.conditions)
+    assert "'date'" in said
+    assert "timestamp" not in said
+    assert "missing" not in said
+    pd.testing.assert_series_equal(_polars(program), program.compute(scheduler="sync"))
 
 
 def test_verify_names_a_query_that_differs(tmp_path: Path, monkeypatch) -> None:
