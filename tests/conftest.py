@@ -21,7 +21,10 @@ hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile(
     "ci", max_examples=80, deadline=None, derandomize=True, print_blob=True
 )
-hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, print_blob=True)
+# on CI, Hypothesis draws the same examples whatever the seed, unless told otherwise
+hypothesis.settings.register_profile(
+    "long", max_examples=1000, deadline=None, print_blob=True, derandomize=False
+)
 # for tests/mutations: whether there is an example counts, and not how small it could be
 hypothesis.settings.register_profile(
     "find", max_examples=50, deadline=None, database=None, phases=[hypothesis.Phase.generate]
