@@ -6,8 +6,10 @@ next rounds run. Partial aggregates are combined and scaled up by the share of p
 variance between partitions gives the standard error.
 
 The state of few groups is in the driver. That of more stays in the cluster: a task for each share
-of them, by a hash of their keys, combines it with those groups of a round. Then only estimates come
-to the driver; of each share the top groups, if no others are requested.
+of them, by a hash of their keys, combines it with those groups of new partitions. Then only
+estimates come to the driver; of each share the top groups, if no others are requested. Each
+estimate costs a pass over the state, so new partitions wait until they have several times its
+entries.
 
 References: Exoshuffle section 3.3.3.1; Hellerstein, Haas and Wang, "Online aggregation" (SIGMOD
 1997); Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
@@ -30,12 +32,14 @@ import pandas as pd
 from dask.delayed import delayed
 
 from dask_exo.errors import AggregationError
+from dask_exo.partitions.kernels.argsort import counting_argsort
 from dask_exo.partitions.kernels.cardinality import STANDARD_ERROR, Sketch, merge_sketches, sketch
 from dask_exo.validation import aggregates, check_columns
 
 FEW = 100_000  # entries of a state that the driver combines: sooner than tasks would
 SHARES = 64  # of the groups, at most; a power of two
 SHARE = 250_000  # entries from which on there are two of them
+NEW = 4  # entries of new partitions for each one of the state, before they are combined
 AHEAD = 2  # full rounds, or as many partitions in smaller ones, that run while an estimate is read
 
 
@@ -68,7 +72,8 @@ class OnlineGroupBy:
             has a sketch for each group, of 20 kB at most, with a standard error of 1.6 %.
         every : float
             Share of the partitions between two estimates, or from 2 on their number. The first
-            estimates come sooner, after 1, 2, 3, 4, 6 … partitions.
+            estimates come sooner, after 1, 2, 3, 4, 6 … partitions. Those of more than 100,000
+            groups come later, if many would take more time than the aggregation.
         top : int, optional
             Number of groups to return: those with the largest values of the first aggregate of
             ``spec``, the largest first. All groups are counted, so the last estimate is exact.
@@ -117,31 +122,53 @@ class OnlineGroupBy:
         order = np.random.default_rng(seed).permutation(len(parts))
         aggregate = delayed(aggregate_partition, pure=True, traverse=False)
         rounds = deque(pairwise([0, *estimate_points(len(parts), every)]))
-        combined = delayed(combine_share, pure=True, traverse=False)
-        look = delayed(estimate, pure=True, traverse=False)
         running: deque[tuple[Any, ...]] = deque()
         total: PartialAggregate | None = None
-        shares: Sequence[Any] = ()
+        shares: _Shares | None = None
         started = done = 0
         while done < len(parts):
             while rounds and started - done <= AHEAD * step_of(len(parts), every):
                 start, started = rounds.popleft()
                 tasks = [aggregate(parts[i], spec) for i in order[start:started]]
-                running.append(dask.base.persist(*tasks))
-            partials = running.popleft()
+                running.append(dask.base.persist(tasks, list(map(_SIZE, tasks))))
+            partials, sizes = running.popleft()
             done += len(partials)
-            if shares:
-                shares = dask.base.persist(
-                    *(combined(i, len(shares), share, *partials) for i, share in enumerate(shares))
-                )
-                looks = (look(share, spec, len(parts)) for share in shares)
-                yield joined(dask.base.compute(*looks), spec)
-            else:
-                found = dask.base.compute(*partials)
-                total = combine([total, *found] if total else found)
-                yield estimate(total, spec, len(parts))
-                if total.entries > FEW:
-                    shares, total = total.hashed().split(), None
+            if shares is not None:
+                new = sum(dask.base.compute(*sizes))
+                if found := shares.add(partials, new, last=done == len(parts)):
+                    yield found
+                continue
+            fetched = dask.base.compute(*partials)
+            total = combine([total, *fetched] if total else fetched)
+            yield estimate(total, spec, len(parts))
+            if total.entries > FEW:
+                shares, total = _Shares(total, spec, len(parts)), None
+
+
+class _Shares:
+    """State of many groups: shares in the cluster, and partial aggregates that are not in them."""
+
+    def __init__(self, total: PartialAggregate, spec: AggregationSpec, partitions: int) -> None:
+        self._shares: Sequence[Any] = total.hashed().split()
+        self._entries, self._spec, self._partitions = total.entries, spec, partitions
+        self._new: list[Any] = []
+        self._new_entries = 0
+
+    def add(self, partials: Sequence[Any], entries: int, *, last: bool) -> Estimate | None:
+        """Add partial aggregates; return an estimate if they are combined now."""
+        self._new += partials
+        self._new_entries += entries
+        if self._new_entries < NEW * self._entries and not last:
+            return None
+        count = len(self._shares)
+        self._shares = dask.base.persist(
+            *(_COMBINE(i, count, share, *self._new) for i, share in enumerate(self._shares))
+        )
+        self._new, self._new_entries = [], 0
+        looks = [_LOOK(share, self._spec, self._partitions) for share in self._shares]
+        estimates, sizes = dask.base.compute(looks, list(map(_SIZE, self._shares)))
+        self._entries = sum(sizes)
+        return joined(estimates, self._spec)
 
 
 def estimate_points(partitions: int, every: float) -> list[int]:
@@ -249,15 +276,16 @@ class PartialAggregate:
         For each column with approx_nunique.
     partitions : int
         Number of partitions.
-    shares : list of array
-        Shares of the groups (G,), and of the rows of each of ``distinct``, or none yet.
+    starts : list of array
+        Where each share of the groups (SHARES + 1,), and of the rows of each of ``distinct``,
+        starts and the last one ends; or none yet.
     """
 
     aggregates: pd.DataFrame
     distinct: list[pd.DataFrame]
     sketches: list[Sketch]
     partitions: int = 1
-    shares: list[np.ndarray] = field(default_factory=list)
+    starts: list[np.ndarray] = field(default_factory=list)
 
     @property
     def entries(self) -> int:
@@ -266,13 +294,20 @@ class PartialAggregate:
         return sum(map(len, [self.aggregates, *self.distinct, *places]))
 
     def hashed(self) -> PartialAggregate:
-        """Return it with the share of each group."""
+        """Return it with the groups, and their distinct values, sorted by share."""
         index = self.aggregates.index
         shares = pd.util.hash_pandas_object(index, index=False).to_numpy() % SHARES
         padded = np.append(shares, 0)  # rows without a key are in no group, and may be in any share
         keys = (each.set_index(list(index.names)).index for each in self.distinct)
-        rows = [padded[index.get_indexer(key)] for key in keys]
-        return replace(self, shares=[shares, *rows])
+        rows = [counting_argsort(padded[index.get_indexer(key)], SHARES) for key in keys]
+        order, starts = counting_argsort(shares, SHARES)
+        return PartialAggregate(
+            self.aggregates.take(order),
+            [frame.take(at) for frame, (at, _) in zip(self.distinct, rows, strict=True)],
+            [sketch.take(sketch.groups.get_indexer(index)[order]) for sketch in self.sketches],
+            self.partitions,
+            [starts, *(starts for _, starts in rows)],
+        )
 
     def split(self) -> list[PartialAggregate]:
         """Return as many shares as this many entries need."""
@@ -283,13 +318,19 @@ class PartialAggregate:
         """Return the groups of one of ``count`` shares."""
         if count == 1:
             return self
-        groups, *rows = (shares % count == number for shares in self.shares)
+        each = SHARES // count
+        groups, *rows = (slice(*at[[number * each, (number + 1) * each]]) for at in self.starts)
         return PartialAggregate(
-            self.aggregates[groups],
-            [frame[mask] for frame, mask in zip(self.distinct, rows, strict=True)],
+            self.aggregates.iloc[groups],
+            [frame.iloc[some] for frame, some in zip(self.distinct, rows, strict=True)],
             [sketch.select(groups) for sketch in self.sketches],
             self.partitions,
         )
+
+
+def entries_of(partial: PartialAggregate) -> int:
+    """Return the number of entries."""
+    return partial.entries
 
 
 def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAggregate:
@@ -443,3 +484,8 @@ def _top(values: pd.Series, count: int) -> np.ndarray:
     ranks = values.rank(method="min", ascending=False, na_option="bottom")
     places: np.ndarray = np.argsort(ranks.to_numpy(), kind="stable")[:count]
     return places
+
+
+_SIZE = delayed(entries_of, pure=True, traverse=False)
+_COMBINE = delayed(combine_share, pure=True, traverse=False)
+_LOOK = delayed(estimate, pure=True, traverse=False)

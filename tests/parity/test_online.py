@@ -19,6 +19,7 @@ from dask_exo.errors import AggregationError, ColumnError
 def _sync(request, monkeypatch):
     if request.param != "few groups":
         monkeypatch.setattr(online, "FEW", 3)
+        monkeypatch.setattr(online, "NEW", 0)
     if request.param == "many shares":
         monkeypatch.setattr(online, "SHARE", 1)
     with dask.config.set(scheduler="sync"):
@@ -208,7 +209,32 @@ def test_each_group_is_in_one_share() -> None:
     found = [partial.share(i, 4).aggregates for i in range(4)]
     assert all(len(each) > 1000 for each in found)
     assert partial.share(0, 1) is partial
-    pd.testing.assert_frame_equal(pd.concat(found).sort_index(), partial.aggregates)
+    expected = partial.aggregates.sort_index()
+    pd.testing.assert_frame_equal(pd.concat(found).sort_index(), expected)
+
+
+def test_sketches_stay_with_their_groups() -> None:
+    spec = online.AggregationSpec(["page"], [("user", "approx_nunique")], True)
+    sources = [
+        pd.DataFrame({"page": np.repeat(pages, 30), "user": range(30 * len(pages))})
+        for pages in ([2, 5, 7], [1, 3, 5], [0, 9])
+    ]
+    partial = online.combine([online.aggregate_partition(each, spec) for each in sources])
+    counts = pd.concat(each.sketches[0].counts() for each in partial.hashed().split())
+    distinct = pd.concat(sources).drop_duplicates().page.value_counts()
+    assert counts.round().sort_index().to_dict() == distinct.sort_index().to_dict()
+
+
+def test_many_groups_are_combined_when_there_are_several_times_as_many_new_ones(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(online, "FEW", 99)
+    monkeypatch.setattr(online, "NEW", 4)
+    frame = pd.DataFrame({"page": range(100), "views": 1})
+    ddf = dd.from_map(lambda _: frame, range(40), meta=frame)
+    found = list(ddf.exo.groupby("page").agg_online({"views": "sum"}, every=2))
+    assert [round(each.share * 40) for each in found] == [1, 6, 10, 14, 18, 22, 26, 30, 34, 38, 40]
+    assert found[-1].frame.views.to_list() == [40] * 100
 
 
 def test_partitions_without_rows_or_without_keys() -> None:

@@ -101,12 +101,19 @@ class Sketch:
         histograms[:, 0] = REGISTERS - histograms.sum(axis=1)
         return pd.Series(_estimates(histograms), self.groups, dtype="float64")
 
-    def select(self, groups: np.ndarray) -> Sketch:
-        """Return the sketch of those of its (G,) groups for which ``groups`` is true."""
-        numbers = self.places // REGISTERS
-        mask = groups[numbers]
-        places = (np.cumsum(groups) - 1)[numbers[mask]] * REGISTERS + self.places[mask] % REGISTERS
-        return Sketch(self.groups[groups], places.astype(self.places.dtype), self.ranks[mask])
+    def take(self, order: np.ndarray) -> Sketch:
+        """Return the sketch with its (G,) groups in another order."""
+        numbers = np.empty_like(order)
+        numbers[order] = np.arange(len(order))
+        places = numbers[self.places // REGISTERS] * REGISTERS + self.places % REGISTERS
+        return _largest(self.groups[order], places, self.ranks)
+
+    def select(self, groups: slice) -> Sketch:
+        """Return the sketch of neighbouring groups."""
+        first = groups.start * REGISTERS
+        some = slice(*np.searchsorted(self.places, [first, groups.stop * REGISTERS]))
+        places = self.places[some] - self.places.dtype.type(first)
+        return Sketch(self.groups[groups], places, self.ranks[some])
 
 
 def sketch(groups: pd.Index, numbers: np.ndarray, values: pd.Series) -> Sketch:

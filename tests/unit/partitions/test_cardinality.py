@@ -90,6 +90,17 @@ def test_a_merged_sketch_is_that_of_all_values(lists) -> None:
     assert registers(merge_sketches([whole, whole])) == registers(whole)
 
 
+@given(PAIRS, st.permutations("abc"), st.integers(0, 3))
+def test_groups_can_be_reordered_and_divided(pairs, wanted, first) -> None:
+    one = of(pairs)
+    order = one.groups.get_indexer([group for group in wanted if group in one.groups])
+    moved = one.take(order)
+    assert moved.groups.tolist() == one.groups[order].tolist()
+    first = min(first, len(order))
+    parts = moved.select(slice(0, first)), moved.select(slice(first, len(order)))
+    assert registers(parts[0]) | registers(parts[1]) == registers(moved) == registers(one)
+
+
 @given(PAIRS)
 def test_a_few_values_are_counted_exactly(pairs) -> None:
     one = of(pairs)
