@@ -153,7 +153,7 @@ def _checked(operation: str, *inputs: Any, constants: tuple[Any, ...] = ()) -> T
 
 
 def _can_be_nan(term: Term) -> bool:
-    """Return whether a term of floats can be NaN: decimals and integers as floats cannot."""
+    """Return whether a term of floats can be NaN: those made of decimals cannot."""
     while term.operation == "cast":
         (term,), (target, _) = term.inputs, term.constants
         if target == "double[pyarrow]":  # of a decimal

@@ -130,12 +130,11 @@ class OnlineGroupBy:
             while rounds and started - done <= AHEAD * step_of(len(parts), every):
                 start, started = rounds.popleft()
                 tasks = [aggregate(parts[i], spec) for i in order[start:started]]
-                running.append(dask.base.persist(tasks, list(map(_SIZE, tasks))))
-            partials, sizes = running.popleft()
+                running.append(dask.base.persist(*tasks))
+            partials = running.popleft()
             done += len(partials)
             if shares is not None:
-                new = sum(dask.base.compute(*sizes))
-                if found := shares.add(partials, new, last=done == len(parts)):
+                if found := shares.add(partials, last=done == len(parts)):
                     yield found
                 continue
             fetched = dask.base.compute(*partials)
@@ -154,10 +153,10 @@ class _Shares:
         self._new: list[Any] = []
         self._new_entries = 0
 
-    def add(self, partials: Sequence[Any], entries: int, *, last: bool) -> Estimate | None:
+    def add(self, partials: Sequence[Any], *, last: bool) -> Estimate | None:
         """Add partial aggregates; return an estimate if they are combined now."""
         self._new += partials
-        self._new_entries += entries
+        self._new_entries += sum(dask.base.compute(*map(_SIZE, partials)))
         if self._new_entries < NEW * self._entries and not last:
             return None
         count = len(self._shares)
@@ -300,13 +299,13 @@ class PartialAggregate:
         padded = np.append(shares, 0)  # rows without a key are in no group, and may be in any share
         keys = (each.set_index(list(index.names)).index for each in self.distinct)
         rows = [counting_argsort(padded[index.get_indexer(key)], SHARES) for key in keys]
-        order, starts = counting_argsort(shares, SHARES)
+        order, groups = counting_argsort(shares, SHARES)
         return PartialAggregate(
             self.aggregates.take(order),
             [frame.take(at) for frame, (at, _) in zip(self.distinct, rows, strict=True)],
             [sketch.take(sketch.groups.get_indexer(index)[order]) for sketch in self.sketches],
             self.partitions,
-            [starts, *(starts for _, starts in rows)],
+            [groups, *(starts for _, starts in rows)],
         )
 
     def split(self) -> list[PartialAggregate]:
