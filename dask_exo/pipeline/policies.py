@@ -86,13 +86,22 @@ def _fits(view: PipelineView, i: int) -> bool:
         return stage.running < max(1.0, _share(view, i))
     if not stage.running:
         return True
-    # Little's law: the output of a second stays for as long as the later stages work on it
-    task_bytes = stage.block_bytes + stage.output_bytes / stage.seconds * residence(view, i)
-    if (stage.running + 0.5) * task_bytes > view.limit:  # to the nearest number of tasks
+    if not _sustains(view, i):
         return False
     others = sum(s.remaining_bytes for k, s in enumerate(view.stages) if k != i and not s.before)
     remaining = stage.remaining_bytes + stage.output_bytes + others
     return view.used + remaining - drain(view, i) * stage.seconds <= view.limit
+
+
+def _sustains(view: PipelineView, i: int) -> bool:
+    """Return whether the memory is enough for one more task of stage ``i`` and all its outputs.
+
+    By Little's law: the output of a second stays for as long as the later stages work on it.
+    """
+    stage = view.stages[i]
+    assert stage.seconds is not None
+    task_bytes = stage.block_bytes + stage.output_bytes / stage.seconds * residence(view, i)
+    return (stage.running + 0.5) * task_bytes <= view.limit  # to the nearest number of tasks
 
 
 def residence(view: PipelineView, i: int) -> float:
@@ -151,7 +160,7 @@ def _leaves_slots(view: PipelineView, i: int) -> bool:
     return True
 
 
-REPLENISH_INTERVAL = 1.0  # seconds after which `Adaptive` adds to its budget
+REPLENISH_INTERVAL = 0.1  # seconds after which `Adaptive` adds to its budget
 
 
 class Adaptive(Policy):
@@ -162,7 +171,9 @@ class Adaptive(Policy):
 
     References: thesis section 2.4.3, algorithms 1 and 2. As in its worked example, and unlike the
     listings, the source is not part of the sum and not of the choice; the budget is at most the
-    limit; a stage that was not measured yet is probed by one task.
+    limit; a stage that was not measured yet is probed by one task. The limit is hard, so a source
+    does not start where its running tasks and their outputs take it: they would wait with an output
+    each, and leave no room for one on its way to the end.
     """
 
     def __init__(self) -> None:
@@ -180,6 +191,8 @@ class Adaptive(Policy):
             cost = max(source.output_bytes, source.block_bytes)
             probing = source.seconds is None and source.running > 0
             fits = view.has_room_to_start(behind) or view.used == 0
+            if source.splits and source.running and source.seconds is not None:
+                fits = fits and _sustains(view, behind)
             if self._budget >= cost and fits and not probing:
                 self._budget -= cost
                 return behind

@@ -48,7 +48,7 @@ def test_fixed_slots_take_a_quarter_longer_if_work_changes():
     assert work.run(Adaptive()).seconds <= work.run(Static([4, 4])).seconds
 
 
-@pytest.mark.parametrize("partitions", [8, 10, 20])
+@pytest.mark.parametrize("partitions", [6, 8, 10, 20])
 def test_the_adaptive_policy_uses_little_memory_and_keeps_the_limit(partitions):
     out = WORKLOADS["inference"].run(Adaptive(), partitions)
     assert out.peak <= partitions * 100
