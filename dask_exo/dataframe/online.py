@@ -334,7 +334,7 @@ def entries_of(partial: PartialAggregate) -> int:
 
 def aggregate_partition(frame: pd.DataFrame, spec: AggregationSpec) -> PartialAggregate:
     """Aggregate one partition."""
-    groups = frame.groupby(spec.by, observed=True)
+    groups = frame.groupby(spec.by, observed=True, sort=False)
     aggs = groups.agg(spec.by_column)
     for column, name in aggs.columns:
         if name == "var":
@@ -361,38 +361,38 @@ def combine_share(
     number: int, count: int, share: PartialAggregate, *partials: PartialAggregate
 ) -> PartialAggregate:
     """Combine one of ``count`` shares of the groups with those groups of the partials."""
-    return combine([share, *(partial.share(number, count) for partial in partials)])
+    return combine([share, *(partial.share(number, count) for partial in partials)], sort=False)
 
 
-def combine(parts: Sequence[PartialAggregate]) -> PartialAggregate:
-    """Combine partial aggregates."""
+def combine(parts: Sequence[PartialAggregate], *, sort: bool = True) -> PartialAggregate:
+    """Combine partial aggregates; ``sort`` the groups by their keys."""
     distinct = zip(*(part.distinct for part in parts), strict=True)
     sketches = zip(*(part.sketches for part in parts), strict=True)
     return PartialAggregate(
-        _combine_aggregates([part.aggregates for part in parts]),
+        _combine_aggregates([part.aggregates for part in parts], sort=sort),
         [pd.concat(group).drop_duplicates() for group in distinct],
         [merge_sketches(group) for group in sketches],
         sum(part.partitions for part in parts),
     )
 
 
-def _grouped(frame: pd.DataFrame) -> Any:
+def _grouped(frame: pd.DataFrame, *, sort: bool) -> Any:
     levels = list(range(frame.index.nlevels))
-    return frame.groupby(level=levels, observed=True, dropna=False)
+    return frame.groupby(level=levels, observed=True, dropna=False, sort=sort)
 
 
-def _combine_aggregates(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _combine_aggregates(parts: Sequence[pd.DataFrame], *, sort: bool) -> pd.DataFrame:
     rows = pd.concat(parts)
     how = {column: column[-1] if column[-1] in ("min", "max") else "sum" for column in rows.columns}
-    combined = _grouped(rows).agg(how)
+    combined = _grouped(rows, sort=sort).agg(how)
     for column, name in rows.columns:
         if name != "var":
             continue
         count = rows[column, "count"]
         mean = rows[column, "sum"] / count.where(count > 0)
         total = (combined[column, "sum"] / combined[column, "count"]).reindex(rows.index)
-        spread = _grouped(((mean - total) ** 2 * count).to_frame("between")).sum()["between"]
-        combined[column, name] += spread
+        between = ((mean - total) ** 2 * count).to_frame("between")
+        combined[column, name] += _grouped(between, sort=sort).sum()["between"]
     return combined
 
 
@@ -443,14 +443,13 @@ def _column(
 
 def joined(estimates: Sequence[Estimate], spec: AggregationSpec) -> Estimate:
     """Return the estimate of all groups from those of all shares."""
-    if len(estimates) == 1:
-        return estimates[0]
     frame = pd.concat([estimate.frame for estimate in estimates])
     error = pd.concat([estimate.error for estimate in estimates])
-    with contextlib.suppress(TypeError):  # keys that cannot be compared
-        frame = frame.sort_index()
     if spec.top is not None:
         frame = frame.iloc[_top(frame.iloc[:, 0], spec.top)]
+    else:
+        with contextlib.suppress(TypeError):  # keys that cannot be compared
+            frame = frame.sort_index()
     return replace(estimates[0], frame=frame, error=error.reindex(frame.index))
 
 
@@ -476,13 +475,16 @@ def _error(partial: PartialAggregate, aggs: pd.DataFrame, key: Column, share: fl
 
 
 def _top(values: pd.Series, count: int) -> np.ndarray:
-    """Return the places of the largest values, largest first, stably."""
-    if values.dtype.kind in "iuf" and values.count() >= count:  # these need not be sorted
-        return values.reset_index(drop=True).nlargest(count).index.to_numpy()
-    # negated ranks, not a descending sort, keep ties in order, and rank whatever can be compared
-    ranks = values.rank(method="min", ascending=False, na_option="bottom")
-    places: np.ndarray = np.argsort(ranks.to_numpy(), kind="stable")[:count]
-    return places
+    """Return the places of the largest values, the largest first, and equal ones by their key."""
+    places = np.arange(len(values))
+    if values.dtype.kind in "iuf" and values.count() >= count:  # most need not be sorted
+        numbered = values.reset_index(drop=True)
+        places = numbered.nlargest(count, keep="all").index.to_numpy()
+    with contextlib.suppress(TypeError):  # keys that cannot be compared
+        places = places[values.index[places].argsort()]
+    # ranks of whatever can be compared
+    ranks = values.iloc[places].rank(method="min", ascending=False, na_option="bottom")
+    return places[np.argsort(ranks.to_numpy(), kind="stable")[:count]]
 
 
 _SIZE = delayed(entries_of, pure=True, traverse=False)

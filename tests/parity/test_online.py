@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import dask
 import dask.dataframe as dd
 import numpy as np
@@ -146,11 +148,13 @@ def test_a_top_that_is_no_number_of_groups_is_an_error(top) -> None:
     st.integers(1, 12),
     st.integers(1, 5),
     st.sampled_from(["sum", "count", "max", "mean"]),
+    st.sampled_from([online.FEW, 2]),
 )
-def test_the_top_groups_are_those_that_pandas_finds(rows, top, parts, name) -> None:
+def test_the_top_groups_are_those_that_pandas_finds(rows, top, parts, name, few) -> None:
     source = pd.DataFrame(rows, columns=["k", "x"])
     ddf = dd.from_pandas(source, npartitions=parts)
-    *before, last = ddf.exo.groupby("k").agg_online({"x": [name, "min"]}, top=top, every=0.3)
+    with patch.multiple(online, FEW=few, SHARE=2):
+        *before, last = ddf.exo.groupby("k").agg_online({"x": [name, "min"]}, top=top, every=0.3)
     expected = source.groupby("k").agg({"x": [name, "min"]}).nlargest(top, ("x", name))
     pd.testing.assert_frame_equal(last.frame, expected, check_column_type=False)
     for estimate in [*before, last]:
