@@ -210,7 +210,8 @@ class FrameAccessor(Accessor, SortMethods, OutputMethods):
 
         While one epoch is consumed, the next one is shuffled in the background. Shuffled
         partitions are half as long as those of the frame; a consumer holds one and fetches the
-        next one meanwhile. The object store has the shuffled rows of two epochs, or spills them.
+        next one meanwhile. The object store has the shuffled rows of two epochs, or spills them;
+        with ``window`` and one consumer, of some windows only.
 
         With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so the rows do
         not depend on timing, and all get the same number of batches. No consumer waits for

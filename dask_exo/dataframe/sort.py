@@ -11,7 +11,7 @@ from dask.utils import M
 from dask_exo import validation
 from dask_exo.dask_adapter import new_collection
 from dask_exo.errors import SortArgumentError
-from dask_exo.planning.reorder import ShuffleRows, SortRows
+from dask_exo.planning.reorder import SortRows, shuffle_windows
 
 
 class SortMethods:
@@ -188,12 +188,6 @@ class SortMethods:
             validation.number_from(1, "window", window)
         if npartitions is not None:
             validation.number_from(1, "npartitions", npartitions)
-        if window is None or window >= self._frame.npartitions:
-            return new_collection(ShuffleRows(self._frame, (int(seed),), npartitions))
-        total = npartitions or self._frame.npartitions
-        windows = []
-        for a in range(0, self._frame.npartitions, window):
-            window_frame = self._frame.partitions[a : a + window]
-            share = max(1, round(total * window_frame.npartitions / self._frame.npartitions))
-            windows.append(new_collection(ShuffleRows(window_frame, (int(seed), a), share)))
-        return dd.concat(windows, interleave_partitions=False)
+        count = npartitions or self._frame.npartitions
+        windows = list(shuffle_windows(self._frame, int(seed), window, count))
+        return windows[0] if len(windows) == 1 else dd.concat(windows, interleave_partitions=False)

@@ -16,9 +16,10 @@ References: Exoshuffle section 3.3.3.2, figure 3.2d (random shuffle).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from dask.dataframe.utils import has_known_categories
@@ -32,6 +33,7 @@ from dask_exo.dask_adapter import (
     Task,
     TaskRef,
     determine_column_projection,
+    new_collection,
 )
 from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels import range_partition, sort_keys
@@ -280,6 +282,23 @@ class ShuffleRows(Reorder):
         drawn = DrawNumbers(self.frame, self.seed, self._count_out)
         shuffled = Shuffle(drawn, PARTITION_COLUMN, self._count_out, False, "tasks")  # noqa: FBT003
         return MixRows(shuffled, self.seed, self._meta)
+
+
+def shuffle_windows(
+    frame: dd.DataFrame, seed: int, window: int | None, npartitions: int
+) -> Iterator[dd.DataFrame]:
+    """Yield the windows of a frame, each with its rows in random order.
+
+    See ``ddf.exo.random_shuffle``. ``npartitions`` is the number of output partitions in all; each
+    window has its share of them, at least one.
+    """
+    if window is None or window >= frame.npartitions:
+        yield new_collection(ShuffleRows(frame, (seed,), npartitions))
+        return
+    for a in range(0, frame.npartitions, window):
+        part = frame.partitions[a : a + window]
+        share = max(1, round(npartitions * part.npartitions / frame.npartitions))
+        yield new_collection(ShuffleRows(part, (seed, a), share))
 
 
 class DrawNumbers(PartitionTasks):

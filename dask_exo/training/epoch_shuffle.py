@@ -4,6 +4,11 @@ An epoch starts when its first consumer requests it, or so long before the end o
 that it is ready then. A consumer takes the refs of its rows, a partition at a time, as soon as they
 are known. Rows that a slower consumer has not taken are kept for the last few epochs, and
 recomputed later, so no consumer waits for another one.
+
+One consumer gets windows one after the other: the next one is shuffled when fewer partitions are
+ahead of it than a limit, which doubles whenever it has had to wait. So the store has a few windows
+instead of an epoch. Several consumers need the number of all rows first, and what windows have in
+common would be computed for each of them, so both cases shuffle all windows at once.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -20,15 +25,23 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 
-from dask_exo.dask_adapter import GraphNode, convert_legacy_graph
+from dask_exo.dask_adapter import (
+    IO,
+    Blockwise,
+    GraphNode,
+    SelectPartitions,
+    convert_legacy_graph,
+)
 from dask_exo.execution.persisted import Remote, promised
 from dask_exo.partitions.batching import RowSpan
 from dask_exo.pipeline.shard_server import LocalShards, NextRows, ShardRows
 from dask_exo.planning.graph_passes import final_target
 from dask_exo.planning.normalize import future_node
+from dask_exo.planning.reorder import shuffle_windows
 from dask_exo.validation import number_from
 
 MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
+PER_INPUT = 2  # partitions of an epoch for each of the frame: a consumer prefetches the next one
 MARGIN = 2.0  # of the time to the first rows, which take longer beside the consumers' work
 
 
@@ -48,6 +61,8 @@ class EpochSpec:
         number_from(1, "batch_size", self.batch_size)
         number_from(0, "seed", self.seed)
         number_from(1, "split", self.consumers)
+        if self.window is not None:
+            number_from(1, "window", self.window)
 
     def shares(self, rows: int) -> list[range]:
         """Split the rows of an epoch."""
@@ -65,19 +80,39 @@ class Epoch:
         The rows for each place, if all are counted. One consumer gets rows before.
     ended : bool
         True if no more rows follow; ``error`` says why not.
+    added : int
+        Number of partitions that are known.
     dropped : bool
         True if no more rows are wanted.
+    running : bool
+        True while a thread adds partitions.
+    window : DataFrame or None
+        The next window to shuffle; None if all have started.
     """
 
-    def __init__(self, places: Mapping[int, int]) -> None:
+    def __init__(self, places: Mapping[int, int], windows: Iterable[dd.DataFrame] = ()) -> None:
+        self._windows = iter(windows)
+        self.window = next(self._windows, None)
         self._places = places
         self._waiting: dict[int, deque[ShardRows]] = {i: deque() for i in places}
-        self._rows = 0
+        self._rows = self.added = 0
         self._begun, self._first_after = time.monotonic(), 0.0
         self.taken = dict.fromkeys(places, 0)
         self.shares: list[range] = []
-        self.ended = self.dropped = False
+        self.ended = self.dropped = self.running = False
         self.error: BaseException | None = None
+
+    def start(self) -> list[GraphNode]:
+        """Start the next window; return a task that fetches each partition."""
+        assert self.window is not None
+        parts = _persisted(self.window)
+        self.window = next(self._windows, None)
+        return parts
+
+    @property
+    def ahead(self) -> int:
+        """Number of partitions that wait for their consumers."""
+        return sum(map(len, self._waiting.values()))
 
     def add(self, part: GraphNode, rows: int) -> None:
         """Add the next partition."""
@@ -87,6 +122,7 @@ class Epoch:
             first, last = max(share.start, start), min(share.stop, self._rows)
             if first < last:
                 self._waiting[consumer].append(RowSpan(part, first - start, last - start))
+        self.added += 1
         self._first_after = self._first_after or time.monotonic() - self._begun
 
     def end(self, spec: EpochSpec) -> None:
@@ -131,17 +167,17 @@ class EpochShuffles(LocalShards):
         self._changed = threading.Condition()
         self._epochs: dict[int, Epoch] = {}  # the newest last
         self._reached = [-1] * spec.consumers
-        self.shuffled(0)  # raises at once for wrong arguments
+        self._npartitions = PER_INPUT * frame.npartitions
+        self._per_window = PER_INPUT * (spec.window or frame.npartitions)
+        self._lead = self._per_window  # partitions ahead of a consumer
+        self._by_window = spec.consumers == 1 and _reads_apart(frame)
+        next(self._windows(0))  # raises at once for wrong arguments
 
-    def shuffled(self, epoch: int) -> dd.DataFrame:
-        """Return the frame in the order of an epoch.
-
-        Partitions are half as long as those of the input, since a consumer prefetches the next one.
-        """
-        seed = np.random.SeedSequence([self._spec.seed, epoch]).generate_state(1, np.uint64)[0]
-        return self._frame.exo.random_shuffle(
-            seed=int(seed), window=self._spec.window, npartitions=2 * self._frame.npartitions
-        )
+    def _windows(self, epoch: int) -> Iterator[dd.DataFrame]:
+        """Yield the frame in the order of an epoch, in pieces that are shuffled by themselves."""
+        seed = int(np.random.SeedSequence([self._spec.seed, epoch]).generate_state(1, np.uint64)[0])
+        windows = shuffle_windows(self._frame, seed, self._spec.window, self._npartitions)
+        return windows if self._by_window else iter([dd.concat(list(windows))])
 
     def share(self, consumer: int, request: tuple[int, int]) -> NextRows:
         """Wait for the next rows of a consumer; ``request`` is an epoch, and its rows before."""
@@ -157,14 +193,20 @@ class EpochShuffles(LocalShards):
                 or epoch.taken.get(consumer, sys.maxsize) > first
             ):
                 epoch = self._begin(number)
-            while (span := epoch.take(consumer, first)) is None and not epoch.ended:
+            span = epoch.take(consumer, first)
+            if span is None and epoch.added and epoch.added % self._per_window == 0:
+                self._lead = min(2 * self._lead, self._npartitions)  # it waits for a window
+            while span is None and not epoch.ended:
+                self._continue(epoch)
                 self._changed.wait()
                 if self._reached[consumer] != number:  # it has left
                     return NextRows()
                 if epoch.dropped:
                     epoch = self._epochs.get(number) or self._begin(number)
+                span = epoch.take(consumer, first)
             if epoch.error is not None:
                 raise epoch.error
+            self._continue(epoch)
             following, over = number + 1, span is None or epoch.is_nearly_over(consumer, first)
             if over and following < self._spec.count and following not in self._epochs:
                 self._begin(following)
@@ -185,13 +227,12 @@ class EpochShuffles(LocalShards):
         """
         count = self._spec.consumers
         reached = enumerate(self._reached)
-        epoch = Epoch({i: (i + number) % count for i, last in reached if last <= number})
+        places = {i: (i + number) % count for i, last in reached if last <= number}
         self._drop(number)
-        self._epochs[number] = epoch
+        epoch = self._epochs[number] = Epoch(places, self._windows(number))
         while len(self._epochs) > MAX_EPOCHS:
             self._drop(next(iter(self._epochs)))
-        args = (epoch, number)
-        threading.Thread(target=self._run, args=args, name="dask_exo-epoch", daemon=True).start()
+        self._continue(epoch)
         return epoch
 
     def _drop(self, number: int) -> None:
@@ -200,19 +241,38 @@ class EpochShuffles(LocalShards):
             epoch.dropped = True
             self._changed.notify_all()
 
-    def _run(self, epoch: Epoch, number: int) -> None:
-        """Shuffle an epoch; add its partitions as they are finished."""
+    def _continue(self, epoch: Epoch) -> None:
+        """Shuffle the next window if it is wanted and no thread is at it; the lock is held."""
+        if not epoch.running and self._is_wanted(epoch, 0):
+            epoch.running, args = True, (epoch,)
+            threading.Thread(
+                target=self._run, args=args, name="dask_exo-epoch", daemon=True
+            ).start()
+
+    def _is_wanted(self, epoch: Epoch, started: int) -> bool:
+        """Return whether to start a window beside ``started`` partitions; the lock is held."""
+        return epoch.window is not None and epoch.ahead + started < self._lead
+
+    def _run(self, epoch: Epoch) -> None:
+        """Shuffle windows as long as they are wanted; add their partitions as they are finished."""
+        started: deque[GraphNode] = deque()
         try:
-            parts = _persisted(self.shuffled(number))[::-1]
-            counts = list(map(row_count, parts)) if self._spec.consumers > 1 else []
-            if counts:
-                epoch.shares = self._spec.shares(sum(counts))
-            while parts and not epoch.dropped:
-                part = parts.pop()
-                rows = counts.pop() if counts else row_count(part)
+            while not epoch.dropped:
+                with self._changed:
+                    wanted = self._is_wanted(epoch, len(started))
+                    if not wanted and not started:
+                        epoch.running = False  # the consumer that takes rows continues
+                        return
+                if wanted:
+                    started.extend(epoch.start())
+                    if self._spec.consumers > 1:
+                        epoch.shares = self._spec.shares(sum(map(row_count, started)))
+                    continue
+                part = started.popleft()
+                rows = row_count(part)
                 with self._changed:
                     epoch.add(part, rows)
-                    if not parts:
+                    if not started and epoch.window is None:
                         epoch.end(self._spec)
                     self._changed.notify_all()
                 del part
@@ -229,6 +289,11 @@ class EpochShuffles(LocalShards):
                 epoch.release(consumer)
             if len(passed) == self._spec.consumers:
                 self._drop(number)
+
+
+def _reads_apart(frame: dd.DataFrame) -> bool:
+    """Return whether no two partitions of a frame depend on the same task."""
+    return all(isinstance(e, Blockwise | IO | SelectPartitions) for e in frame.expr.walk())
 
 
 def _persisted(frame: dd.DataFrame) -> list[GraphNode]:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -173,9 +174,7 @@ def test_the_state_after_an_epoch_starts_the_next_one() -> None:
     first = list(itertools.islice(one, 4))
     other = frame.exo.epochs(2, 10)
     other.load_state_dict(one.state_dict())
-    for thread in threading.enumerate():
-        if thread.name == "dask_exo-epoch":  # which makes the second epoch of the first iterator
-            thread.join()
+    shuffles_ended()  # which make the second epoch of the first iterator
     shuffled.clear()
     second = list(other)
     assert sum(map(len, shuffled)) == 40
@@ -213,6 +212,56 @@ def test_rows_of_a_window_come_before_the_next_one_is_read() -> None:
     rest = list(epochs)
     assert epochs.steps == epochs.batches == 8
     assert sorted(pd.concat([first, *rest]).n) == list(range(400))
+
+
+def shuffles_ended() -> None:
+    while any(thread.name == "dask_exo-epoch" for thread in threading.enumerate()):
+        time.sleep(0.01)
+
+
+read: list[int] = []
+
+
+def noted(partition: int) -> pd.DataFrame:
+    read.append(partition)
+    return numbered(partition)
+
+
+@pytest.mark.usefixtures("_local")
+def test_a_slow_consumer_has_windows_read_when_it_comes_to_them() -> None:
+    read.clear()
+    epochs = dd.from_map(noted, range(40), meta=numbered(0)).exo.epochs(1, 50, window=4)
+    got = [next(epochs)]
+    shuffles_ended()
+    assert set(read) == set(range(8))  # the window that is consumed, and the next one
+    for _ in range(9):
+        got.append(next(epochs))
+        shuffles_ended()
+    assert len(set(read)) <= 20
+    got += epochs
+    assert sorted(read) == list(range(40))
+    assert sorted(pd.concat(got).n) == list(range(4000))
+
+
+@pytest.mark.usefixtures("_local")
+def test_what_windows_have_in_common_is_computed_once() -> None:
+    read.clear()
+    ddf = dd.from_map(noted, range(6), meta=numbered(0))
+    epochs = (ddf - ddf.n.sum()).exo.epochs(1, 50, window=2)
+    assert len(list(epochs)) == 12
+    assert sorted(read) == sorted([*range(6), *range(6)])  # for the sum, and for the rows
+
+
+@pytest.mark.usefixtures("_local")
+def test_a_consumer_that_goes_leaves_nothing_behind() -> None:
+    gc.collect()
+    before = len(persisted._promises)
+    epochs = dd.from_map(numbered, range(20), meta=numbered(0)).exo.epochs(2, 50, window=2)
+    next(epochs)
+    del epochs
+    shuffles_ended()
+    gc.collect()
+    assert len(persisted._promises) == before
 
 
 @pytest.mark.usefixtures("_local")
