@@ -40,7 +40,8 @@ from dask_exo.planning.normalize import future_node
 from dask_exo.planning.reorder import shuffle_windows
 from dask_exo.validation import number_from
 
-MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer
+MAX_EPOCHS = 3  # a consumer's current one, the next one, and that of a slower consumer; or as many
+# as consumers wait for
 PER_INPUT = 2  # partitions of an epoch for each of the frame: a consumer prefetches the next one
 MARGIN = 2.0  # of the time to the first rows, which take longer beside the consumers' work
 
@@ -86,6 +87,8 @@ class Epoch:
         True if no more rows are wanted.
     running : bool
         True while a thread adds partitions.
+    waiters : int
+        Number of consumers that wait for rows.
     window : DataFrame or None
         The next window to shuffle; None if all have started.
     """
@@ -95,7 +98,7 @@ class Epoch:
         self.window = next(self._windows, None)
         self._places = places
         self._waiting: dict[int, deque[ShardRows]] = {i: deque() for i in places}
-        self._rows = self.added = 0
+        self._rows = self.added = self.waiters = 0
         self._begun, self._first_after = time.monotonic(), 0.0
         self.taken = dict.fromkeys(places, 0)
         self.shares: list[range] = []
@@ -198,7 +201,9 @@ class EpochShuffles(LocalShards):
                 self._lead = min(2 * self._lead, self._npartitions)  # it waits for a window
             while span is None and not epoch.ended:
                 self._continue(epoch)
+                epoch.waiters += 1
                 self._changed.wait()
+                epoch.waiters -= 1
                 if self._reached[consumer] != number:  # it has left
                     return NextRows()
                 if epoch.dropped:
@@ -230,8 +235,10 @@ class EpochShuffles(LocalShards):
         places = {i: (i + number) % count for i, last in reached if last <= number}
         self._drop(number)
         epoch = self._epochs[number] = Epoch(places, self._windows(number))
-        while len(self._epochs) > MAX_EPOCHS:
-            self._drop(next(iter(self._epochs)))
+        # one that a consumer waits for stays: else two would drop each other's forever
+        unused = [n for n, other in self._epochs.items() if n != number and not other.waiters]
+        for oldest in unused[: max(0, len(self._epochs) - MAX_EPOCHS)]:
+            self._drop(oldest)
         self._continue(epoch)
         return epoch
 

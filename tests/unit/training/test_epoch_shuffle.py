@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import weakref
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from hypothesis import given
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from dask_exo.partitions.batching import RowSpan, prefetch, rebatch
 from dask_exo.pipeline.shard_server import NextRows
 from dask_exo.training import epoch_shuffle
-from dask_exo.training.epoch_shuffle import Epoch, EpochSpec, split_rows
+from dask_exo.training.epoch_shuffle import Epoch, EpochShuffles, EpochSpec, split_rows
 from dask_exo.training.iterator import _EpochRows
 
 
@@ -69,6 +71,22 @@ def test_each_consumer_takes_the_rows_of_its_place(lengths, consumers, size, dro
             first += span.stop - span.start
         assert got == list(share)[had:]
         assert epoch.rows(consumer) == len(share)
+
+
+def test_an_epoch_that_a_consumer_waits_for_is_not_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(EpochShuffles, "_continue", lambda *_: None)  # rows never come
+    frame = dd.from_pandas(pd.DataFrame({"a": range(8)}), npartitions=2)
+    store = EpochShuffles(frame, EpochSpec(8, 1, 0, None, False, consumers=8))
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(store.share, i, (i, 0)) for i in range(8)]
+        deadline = time.monotonic() + 60
+        while sum(each.waiters for each in list(store._epochs.values())) < 8:
+            assert time.monotonic() < deadline, "consumers drop each other's epochs"
+            time.sleep(0.01)
+        assert sorted(store._epochs) == list(range(8))
+        for i in range(8):
+            store.leave(i)
+        assert [each.result() for each in waiting] == [NextRows()] * 8
 
 
 def test_one_consumer_gets_rows_before_they_are_counted() -> None:
