@@ -237,6 +237,8 @@ class Collector:
     @_note.register
     def _(self, event: events.TasksFinished) -> None:
         ran = event.ran or CallSpan("", 0, event.time - event.seconds, event.seconds, 0)
+        if not self._runs["started"]:  # the record began after the run
+            self.started = min(self.started, ran.start)
         self.requests.update(ran.requests)
         row = self._row(event, event.group, event.time - event.seconds)
         group = self._groups.setdefault(event.group, TaskGroup(event.group))

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,7 +31,7 @@ from dask_exo import events
 from dask_exo.errors import LiveError
 from dask_exo.events import wall_time
 from dask_exo.report.collector import Collector
-from dask_exo.report.render import POLICY, STYLE, fragment
+from dask_exo.report.render import BODY, POLICY, STYLE, bokeh_script, fragment
 from dask_exo.report.report import Report
 
 PATIENCE = 60.0  # seconds without a reader after which recording stops
@@ -44,27 +44,56 @@ HEADERS = {
 }
 SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>dask_exo</title>
-<style>%s body { margin: 0 auto; max-width: 1100px; padding: 0 14px; background: #fff; }</style>
-</head><body><div class="exo"><h1>dask_exo</h1><p id="footer">…</p>
-<div class="wide"><table id="rows"></table></div>
-<p><a id="report" target="_blank" rel="noreferrer">report so far, with pictures</a></p></div>
+<style>%s%s</style>%s</head><body><div class="exo"><h1>dask_exo</h1><p id="footer">…</p>
+<div class="wide"><table id="rows"></table></div><div id="plots"></div>
+<p><a id="report" target="_blank" rel="noreferrer">save as a report</a></p></div>
 <div id="figures"></div><script>
-const token = location.search, by = id => document.getElementById(id);
+const token = location.search, by = id => document.getElementById(id), drawn = new Map();
 by("report").href = "/report" + token;
+const read = async path => (await fetch(path)).json();
+const text = (tag, words) => Object.assign(document.createElement(tag), {textContent: words});
 async function refresh() {
   try {
-    const now = await (await fetch("/now" + token)).json();
+    const now = await read("/now" + token);
     by("footer").textContent = now.footer;
     by("rows").replaceChildren(...now.rows.map(row => {
       const line = document.createElement("tr");
-      line.append(...row.map(cell => {
-        const one = document.createElement("td"); one.textContent = cell; return one; }));
+      line.append(...row.map(cell => text("td", cell)));
       return line; }));
     by("figures").innerHTML = now.html;
   } catch (gone) { by("footer").textContent = "the program has ended, or does not answer"; }
   setTimeout(refresh, 1000);
 }
-refresh();
+async function draw() {
+  const began = performance.now();
+  try {
+    const have = [...drawn.keys()].map(encodeURIComponent).join("&have=");
+    let added = false;
+    const plots = document.hidden ? [] : await read(`/plots${token}&have=${have}`);
+    for (const plot of plots) {
+      if (plot.data) {
+        for (const [name, data] of Object.entries(plot.data))
+          drawn.get(plot.key).get_model_by_name(name).data = data;
+        continue;
+      }
+      const box = document.createElement("div");
+      by("plots").append(box);
+      await Bokeh.embed.embed_item(plot.item, box);
+      drawn.set(plot.key, Bokeh.documents.at(-1));
+      drawn.get(plot.key).box = box;
+      box.prepend(text("h2", plot.heading), text("p", plot.caption));
+      added = true;
+    }
+    const keys = plots.map(plot => plot.key);
+    if (keys.length) for (const [key, old] of drawn) if (!keys.includes(key)) {
+      old.clear(); old.box.remove(); drawn.delete(key);
+      Bokeh.documents.splice(Bokeh.documents.indexOf(old), 1);
+    }
+    if (added) by("plots").append(...keys.map(key => drawn.get(key).box));
+  } catch (gone) { }  // as refresh says
+  setTimeout(draw, Math.max(1000, 20 * (performance.now() - began)));  // at most 5 %% of a core
+}
+refresh(); if (window.Bokeh) draw();
 </script></body></html>"""
 
 
@@ -106,17 +135,22 @@ class Live:
                 self._read, self._record = 0.0, Collector(detailed=True)
                 self._recording.close()
 
-    def answer(self, path: str) -> tuple[str, str]:
-        """Return content type and text of a path; raise `KeyError` for an unknown one."""
+    def answer(self, path: str, drawn: Collection[str] = ()) -> tuple[str, str]:
+        """Return content type and text of a path; raise `KeyError` for an unknown one.
+
+        ``drawn`` has the keys of plots that the page has.
+        """
         with self._lock:
             if not self._read:
                 self._recording.enter_context(events.observing(self._record))
             self._read = time.monotonic()
         report = Report(self._record)
         if path == "/":
-            return "text/html", SHELL % STYLE
+            return "text/html", SHELL % (STYLE, BODY, bokeh_script())
         if path == "/report":
             return "text/html", report.to_html("dask_exo, so far")
+        if path == "/plots":
+            return "application/json", json.dumps(report.plot_updates(drawn))
         if path != "/now":
             raise KeyError(path)
         now = wall_time()
@@ -147,7 +181,7 @@ class Live:
                     self.send_error(HTTPStatus.FORBIDDEN, "the token is missing or wrong")
                     return
                 try:
-                    kind, text = live.answer(url.path)
+                    kind, text = live.answer(url.path, parse_qs(url.query).get("have", []))
                 except KeyError:
                     self.send_error(HTTPStatus.NOT_FOUND)
                     return

@@ -1,15 +1,16 @@
-"""The plots of a report, by bokeh, as Dask's own.
+"""The plots of a report and of the live page, by bokeh, as Dask's own.
 
 Names are drawn as text, never as markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from bokeh.models import ColumnDataSource, HoverTool, LinearColorMapper
+from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, LinearColorMapper
 from bokeh.palettes import Category20, Viridis256
 from bokeh.plotting import figure
 from dask.utils import format_bytes
@@ -35,30 +36,53 @@ def plain(name: object) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def plots(record: Collector, groups: Sequence[TaskGroup]) -> Iterator[tuple[str, str, Any]]:
-    """Yield a heading, a caption and a bokeh figure of each plot."""
+class Plot(NamedTuple):
+    """A bokeh figure; one with the same ``key`` differs from it only in the data of its sources."""
+
+    key: str
+    heading: str
+    caption: str
+    figure: Any
+
+    def update(self, drawn: Collection[str]) -> dict[str, Any]:
+        """Return what a page needs to draw it, or only its data if it is in ``drawn``."""
+        sources = filter(lambda one: one.name, self.figure.select({"type": ColumnDataSource}))
+        data = {source.name: {k: list(v) for k, v in source.data.items()} for source in sources}
+        texts = {"key": self.key, "heading": self.heading, "caption": self.caption}
+        return texts | ({"data": data} if self.key in drawn else {"item": json_item(self.figure)})
+
+
+def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False) -> Iterator[Plot]:
+    """Yield each plot; if ``live``, of shuffles only those of the newest run."""
     colors = {group.name: COLORS[i % len(COLORS)] for i, group in enumerate(groups)}
-    if record.spans.all:
-        yield (
+    spans, samples = list(record.spans.all), list(record.samples)  # tasks may be running
+    if spans:
+        workers = sorted({(span.node, span.process) for span in spans})
+        yield Plot(
+            f"stream {workers}",
             "Task stream",
             "Tasks of each worker. Merges of shuffles are not recorded: a gap may be a merge.",
-            _stream(record, colors),
+            _stream(spans, record.started, workers, colors),
         )
     if groups:
-        yield (
+        yield Plot(
+            f"timeline {len(groups)}",
             "Timeline",
             "From the start of the first task of each kind to the end of the last.",
             _timeline(groups, colors),
         )
-    if record.samples:
-        yield (
+    if samples:
+        yield Plot(
+            "memory",
             "Memory",
             "Bytes in the object stores, spilled so far, and of the processes of all workers.",
-            _memory(record.samples, record.started),
+            _memory(samples, record.started),
         )
-    for (_, name), matrix in record.matrices.items():
-        if matrix.totals.sum():
-            yield (
+    newest = max((run for run, _ in record.matrices), default=0)
+    for (run, name), matrix in list(record.matrices.items()):
+        if (total := matrix.totals.sum()) and (run == newest or not live):
+            yield Plot(
+                f"matrix {run} {name} {total}",
                 f"Shuffle {name}: bytes from each part to each output",
                 _skew(matrix),
                 _heat(matrix),
@@ -95,18 +119,22 @@ def _bars(
         "work": [duration(seconds) for seconds in work],
         "size": [format_bytes(span.nbytes) for span in spans],
     }
-    ends = {"y": "lane", "left": "start", "right": "stop", "source": ColumnDataSource(columns)}
+    ends = {"y": "lane", "left": "start", "right": "stop"}
     plot = _figure(x_axis_label="seconds", tools=TOOLS, **options)
-    plot.hbar(**ends, height=0.8, color="color", line_width=0)
+    source = ColumnDataSource(columns, name="bars")
+    plot.hbar(**ends, source=source, height=0.8, color="color", line_width=0)
     tooltips = [("", "@group"), ("tasks", "@tasks"), ("work", "@work"), ("results", "@size")]
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.ygrid.visible = False
     return plot
 
 
-def _stream(record: Collector, colors: dict[str, str]) -> Any:
-    spans, start = record.spans.all, record.started
-    workers = sorted({(span.node, span.process) for span in spans})
+def _stream(
+    spans: Sequence[TaskSpan],
+    start: float,
+    workers: Sequence[tuple[str, int]],
+    colors: dict[str, str],
+) -> Any:
     lanes = {worker: i for i, worker in enumerate(workers)}
     nodes = {node: i for i, node in enumerate(sorted({node for node, _ in workers}))}
     plot = _bars(
@@ -133,7 +161,7 @@ def _timeline(groups: Sequence[TaskGroup], colors: dict[str, str]) -> Any:
         [group.seconds for group in ordered],
         colors,
         height=min(100 + 24 * len(spans), 700),
-        x_range=(0, 1.2 * max(span.stop for span in spans)),  # room for the last name
+        x_range=DataRange1d(start=0, range_padding=0.4),  # half of it for the last name
         y_range=(len(spans) - 0.4, -0.6),
     )
     style = {"text_baseline": "middle", "text_font_size": "11px", "x_offset": 4}
@@ -154,8 +182,10 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
     )
     for name, color, nbytes in curves:
         rounded = np.round(np.divide(nbytes, 1e9), 4)
-        plot.line(seconds, rounded, color=color, line_width=2, legend_label=name)
-        plot.scatter(seconds, rounded, color=color, size=4, legend_label=name)
+        source = ColumnDataSource({"x": seconds, "y": rounded}, name=name)
+        style = {"source": source, "color": color, "legend_label": name}
+        plot.line("x", "y", line_width=2, **style)
+        plot.scatter("x", "y", size=4, **style)
     plot.y_range.start = 0
     plot.legend.orientation = "horizontal"
     plot.add_layout(plot.legend[0], "above")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,16 +181,14 @@ def page(record: Collector, figures: Figures, title: str) -> str:
     """Return the figures and plots as one self-contained page."""
     require_bokeh()
     from bokeh.embed import components
-    from bokeh.resources import Resources
 
     from dask_exo.report.plots import plots
 
     plotted = list(plots(record, figures.groups))
-    script, divs = components([plot for _, _, plot in plotted]) if plotted else ("", [])
-    resources = Resources(mode="inline", components=["bokeh"]) if plotted else None
+    script, divs = components([plot.figure for plot in plotted]) if plotted else ("", [])
     pictures = [
-        f"<h2>{escape(heading)}</h2><p>{escape(caption)}</p>{div}"
-        for (heading, caption, _), div in zip(plotted, divs, strict=True)
+        f"<h2>{escape(plot.heading)}</h2><p>{escape(plot.caption)}</p>{div}"
+        for plot, div in zip(plotted, divs, strict=True)
     ]
     embedded = json.dumps(as_json(figures)).replace("<", "\\u003c")  # in a script element
     return "\n".join(
@@ -198,7 +197,7 @@ def page(record: Collector, figures: Figures, title: str) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             "<meta name='viewport' content='width=device-width, initial-scale=1'>",
             f"<title>{escape(title)}</title><style>{STYLE}{BODY}</style>",
-            "" if resources is None else resources.render_js(),
+            bokeh_script() if plotted else "",
             f"</head><body><div class='exo'><h1>{escape(title)}</h1>",
             _summary_html(figures),
             *pictures,
@@ -209,6 +208,16 @@ def page(record: Collector, figures: Figures, title: str) -> str:
             "</body></html>",
         ]
     )
+
+
+def bokeh_script() -> str:
+    """Return the element with bokeh's program, or an empty string without bokeh."""
+    with contextlib.suppress(ImportError):
+        from bokeh.resources import Resources
+
+        program: str = Resources(mode="inline", components=["bokeh"]).render_js()
+        return program
+    return ""
 
 
 def require_bokeh() -> None:

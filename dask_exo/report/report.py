@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from dask_exo import events
 from dask_exo.config import Config
@@ -41,6 +42,12 @@ class Report:
     def to_json(self) -> str:
         """Return all numbers as JSON, with their units."""
         return json.dumps(as_json(self.figures), indent=1)
+
+    def plot_updates(self, drawn: Collection[str]) -> list[dict[str, Any]]:
+        """Return what a page needs to draw all plots; see `Plot.update`."""
+        from dask_exo.report.plots import plots
+
+        return [plot.update(drawn) for plot in plots(self._record, self.figures.groups, live=True)]
 
     def to_html(self, title: str = "dask_exo report") -> str:
         """Return a self-contained page; raise `MissingPackageError` without bokeh."""

@@ -6,7 +6,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import dask
 import pytest
@@ -72,6 +72,23 @@ def test_the_report_so_far_is_a_page(live) -> None:
     status, page = read(live.url, "/report")
     assert status == 200
     assert "Timeline" in page
+
+
+def test_plots_come_once_and_then_only_their_data(live) -> None:
+    read(live.url)
+    graph = {("<i>", i): (sum, [i, 1]) for i in range(5)}
+    Scheduler(InlineFutures())(graph, list(graph))
+    first = json.loads(read(live.url, "/plots")[1])
+    assert [plot["heading"] for plot in first] == ["Task stream", "Timeline"]
+    assert all({"key", "heading", "caption", "item"} == set(plot) for plot in first)
+    Scheduler(InlineFutures())(graph, list(graph))
+    have = "".join(f"&have={quote(plot['key'])}" for plot in first)
+    parts = urlsplit(live.url)
+    again = read(parts._replace(query=parts.query + have).geturl(), "/plots")[1]
+    stream, timeline = json.loads(again)
+    assert "item" not in stream
+    assert [len(column) for column in stream["data"]["bars"].values()] == [10] * 8
+    assert timeline["data"]["bars"]["group"] == ["i"]
 
 
 def test_nothing_is_recorded_until_somebody_looks(live) -> None:
