@@ -132,6 +132,7 @@ class Place:
         faulthandler.cancel_dump_traceback_later()
         answer["seconds"] = time.perf_counter() - started
         answer["repeated"] = stats.repeated
+        answer["recovered"] = dict(stats.figures().recovered)
         answer["partitions"] = sum(stats.tasks.values())
         answer["partitions"] += sum(stage.finished for stage in stats.stages.values())
         answer["struck"] = cell.planted.first in failpoints.arrivals(self.directory)
