@@ -13,6 +13,7 @@ from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, LinearColorMapper
 from bokeh.palettes import Category20, Viridis256
 from bokeh.plotting import figure
+from dask.tokenize import tokenize
 from dask.utils import format_bytes
 
 from dask_exo.report.collector import Collector
@@ -59,7 +60,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
     if spans:
         workers = sorted({(span.node, span.process) for span in spans})
         yield Plot(
-            f"stream {workers}",
+            f"stream {tokenize(workers)}",
             "Task stream",
             "Tasks of each worker. Merges of shuffles are not recorded: a gap may be a merge.",
             _stream(spans, record.started, workers, colors),
@@ -71,7 +72,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
             "From the start of the first task of each kind to the end of the last.",
             _timeline(groups, colors),
         )
-    if samples:
+    if samples and np.isfinite(record.started):
         yield Plot(
             "memory",
             "Memory",

@@ -91,6 +91,17 @@ def test_plots_come_once_and_then_only_their_data(live) -> None:
     assert timeline["data"]["bars"]["group"] == ["i"]
 
 
+def test_keys_of_many_workers_fit_into_an_address(live) -> None:
+    read(live.url)
+    events.emit(events.ClusterSeen(10, 0, 0, 1, "", run=10**9))  # before any task
+    assert json.loads(read(live.url, "/plots")[1]) == []
+    for process in range(3000):
+        ran = events.CallSpan("node", process, 1.0, 1.0, 0)
+        events.emit(events.TasksFinished("map", 1, 1.0, 100, ran=ran, run=10**9))
+    plots = json.loads(read(live.url, "/plots")[1])
+    assert sum(len(plot["key"]) for plot in plots) < 200
+
+
 def test_nothing_is_recorded_until_somebody_looks(live) -> None:
     assert not events.listening()
     read(live.url)
