@@ -113,7 +113,7 @@ def _replace(expr: CoreExpr, replacements: dict[str, CoreExpr]) -> CoreExpr:
     else:
         new = substitute(new)
     if isinstance(new, Fused) and changed:
-        new = _without_unread(new)
+        new = _fused_again(new)
     new = replacements[expr._name] = _read_once(new)
     return new
 
@@ -154,14 +154,18 @@ def _replace_operand(operand: Any, replacements: dict[str, CoreExpr]) -> Any:
     return operand
 
 
-def _without_unread(fused: Fused) -> CoreExpr:
-    """Drop expressions of a fused one that none of the others reads any more."""
+def _fused_again(fused: Fused) -> CoreExpr:
+    """Drop expressions of a fused one that no other reads any more; add what they read now.
+
+    An expression that is persisted, or computed after ``optimize()``, comes with its fusion.
+    """
     read, unread = fused.exprs[:1], fused.exprs[1:]
     for expr in read:
         dependencies = {expr._name for expr in expr.dependencies()}
         read += [expr for expr in unread if expr._name in dependencies]
         unread = [expr for expr in unread if expr._name not in dependencies]
-    return Fused(read, *fused.operands[1:]) if unread else fused
+    once = {d._name: d for expr in read for d in expr.dependencies() if isinstance(d, Once)}
+    return Fused(read, *fused.operands[1:], *once.values()) if unread or once else fused
 
 
 def _as_exoshuffle(shuffle: SimpleShuffle) -> ExoShuffle:

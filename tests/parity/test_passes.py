@@ -587,3 +587,29 @@ def test_a_partition_that_is_asked_for_twice_is_there_twice(method, exo) -> None
         got = frames().shuffle("i").partitions[[3, 3, 1]].compute(scheduler=exo)
     expected = by_dask(lambda: dask.compute(*frames().shuffle("i").to_delayed(), scheduler="sync"))
     equal(rows_of([got]), rows_of([expected[3], expected[3], expected[1]]))
+
+
+def with_table(part: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    return part.assign(a=part.a + table.a.max())
+
+
+computed: list[int] = []
+
+
+def counted(part: pd.DataFrame) -> pd.DataFrame:
+    computed.append(len(part))
+    return part
+
+
+@pytest.mark.parametrize("run", ["compute", "persist", "optimize"])
+def test_a_single_partition_that_all_read_is_computed_once(run: str) -> None:
+    """Persisted and optimized collections come with the fusion of Dask."""
+    source = pd.DataFrame({"a": range(12)})
+    ddf, one = (dd.from_pandas(source, npartitions=n) for n in (4, 1))
+    table = one.map_partitions(counted, meta=source.head(0))
+    joined = ddf.map_partitions(with_table, table, meta=source.head(0))
+    computed.clear()
+    with dask.config.set(scheduler=Scheduler(InlineFutures())):
+        found = joined.compute() if run == "compute" else getattr(joined, run)().compute()
+    pd.testing.assert_frame_equal(found, source + 11)
+    assert computed == [12]
