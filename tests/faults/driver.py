@@ -39,6 +39,7 @@ SOON = {  # seen to be dead within a few seconds
 }
 STORE = 100 * 2**20
 SETTINGS = {"exo.shuffle.algorithm": "push", "exo.shuffle.late-floor": "1s"}
+ALONE = {"exo.shuffle.late-floor": "60s"}  # else the repeated attempt may end second, uncounted
 SOONER = {"spilled": {"exo.fault.stall-timeout": "5s"}}  # where Ray itself waits for ever
 HANGS = 55.0  # seconds after which it is shown where each thread is
 LONGEST = 60.0  # seconds until a process has come to the point
@@ -116,12 +117,14 @@ class Place:
         self.fill()
         files = Path(tempfile.mkdtemp(dir=self.directory.parent))
         answer: dict[str, Any] = {"outcome": "same result", "text": ""}
+        settings = SETTINGS | SOONER.get(cell.lose, {})
+        settings |= ALONE if cell.planted.action == "kill" else {}
         started = time.perf_counter()
         faulthandler.dump_traceback_later(HANGS)
         with (
             recording() as stats,
             self.losing(cell),
-            dask.config.set(SETTINGS | SOONER.get(cell.lose, {})),
+            dask.config.set(settings),
             dask.annotate(retries=cell.retries),
         ):
             try:
@@ -132,7 +135,6 @@ class Place:
         faulthandler.cancel_dump_traceback_later()
         answer["seconds"] = time.perf_counter() - started
         answer["repeated"] = stats.repeated
-        answer["recovered"] = dict(stats.figures().recovered)
         answer["partitions"] = sum(stats.tasks.values())
         answer["partitions"] += sum(stage.finished for stage in stats.stages.values())
         answer["struck"] = cell.planted.first in failpoints.arrivals(self.directory)
