@@ -16,22 +16,20 @@ if not (ROOT / ".ci").exists():
     pytest.skip("not a checkout", allow_module_level=True)
 
 
-def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOML = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_the_conda_recipe_has_the_requirements_of_the_package() -> None:
     recipe = yaml.safe_load((ROOT / ".ci" / "conda" / "recipe.yaml").read_text())
     bounds = {}
-    for each in project()["dependencies"]:
+    for each in TOML["project"]["dependencies"]:
         name, bound = re.fullmatch(r"([a-z]+)(?:\[.*\])?>=(.+)", each).groups()
         bounds[NAMES.get(name, name)] = f">={bound}"
     found = dict(line.split() for line in recipe["requirements"]["run"])
-    assert found == {"python": project()["requires-python"], **bounds}
+    assert found == {"python": TOML["project"]["requires-python"], **bounds}
 
 
 def test_the_version_comes_from_tags_and_starts_at_that_of_the_changelog() -> None:
-    toml = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "version" in project()["dynamic"]
+    assert "version" in TOML["project"]["dynamic"]
     newest = re.search(r"^## (\S+)", (ROOT / "docs" / "changelog.md").read_text(), re.MULTILINE)
-    assert toml["tool"]["setuptools_scm"]["fallback_version"] == newest[1]
+    assert TOML["tool"]["setuptools_scm"]["fallback_version"] == newest[1]
