@@ -74,7 +74,7 @@ from dask.dataframe.dask_expr._shuffle import (
     TaskShuffle,
 )
 from dask.dataframe.dask_expr._shuffle import _SetPartitionsPreSetIndex as SetPartitions
-from dask.dataframe.dask_expr.io import IO, FromMap, FromPandas, FusedIO
+from dask.dataframe.dask_expr.io import IO, FromGraph, FromMap, FromPandas, FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec, ToParquetData
 from dask.dataframe.groupby import _apply_func_to_column as apply_func_to_column
 from dask.dataframe.groupby import _compute_sum_of_squares as sum_of_squares

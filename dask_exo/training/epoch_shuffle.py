@@ -28,6 +28,7 @@ import numpy as np
 from dask_exo.dask_adapter import (
     IO,
     Blockwise,
+    FromGraph,
     GraphNode,
     SelectPartitions,
     convert_legacy_graph,
@@ -179,8 +180,11 @@ class EpochShuffles(LocalShards):
     def _windows(self, epoch: int) -> Iterator[dd.DataFrame]:
         """Yield the frame in the order of an epoch, in pieces that are shuffled by themselves."""
         seed = int(np.random.SeedSequence([self._spec.seed, epoch]).generate_state(1, np.uint64)[0])
-        windows = shuffle_windows(self._frame, seed, self._spec.window, self._npartitions)
-        return windows if self._by_window else iter([dd.concat(list(windows))])
+        window, count = self._spec.window, self._npartitions
+        if self._by_window:
+            yield from shuffle_windows(self._frame, seed, window, count)
+        else:
+            yield self._frame.exo.random_shuffle(seed=seed, window=window, npartitions=count)
 
     def share(self, consumer: int, request: tuple[int, int]) -> NextRows:
         """Wait for the next rows of a consumer; ``request`` is an epoch, and its rows before."""
@@ -197,8 +201,9 @@ class EpochShuffles(LocalShards):
             ):
                 epoch = self._begin(number)
             span = epoch.take(consumer, first)
-            if span is None and epoch.added and epoch.added % self._per_window == 0:
-                self._lead = min(2 * self._lead, self._npartitions)  # it waits for a window
+            waits = span is None and not epoch.ended
+            if waits and epoch.added and epoch.added % self._per_window == 0:  # for a window
+                self._lead = min(2 * self._lead, self._npartitions)
             while span is None and not epoch.ended:
                 self._continue(epoch)
                 epoch.waiters += 1
@@ -300,7 +305,16 @@ class EpochShuffles(LocalShards):
 
 def _reads_apart(frame: dd.DataFrame) -> bool:
     """Return whether no two partitions of a frame depend on the same task."""
-    return all(isinstance(e, Blockwise | IO | SelectPartitions) for e in frame.expr.walk())
+    return all(map(_is_apart, frame.expr.walk()))
+
+
+def _is_apart(expr: Any) -> bool:
+    if isinstance(expr, Blockwise):  # all partitions of others read one of a single partition
+        return all(each.npartitions == expr.npartitions for each in expr.dependencies())
+    if isinstance(expr, FromGraph):  # as of persisted data
+        nodes: dict[Any, GraphNode] = convert_legacy_graph(expr.layer)
+        return not any(node.dependencies for node in nodes.values())
+    return isinstance(expr, IO | SelectPartitions)
 
 
 def _persisted(frame: dd.DataFrame) -> list[GraphNode]:

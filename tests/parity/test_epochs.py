@@ -252,6 +252,43 @@ def test_what_windows_have_in_common_is_computed_once() -> None:
     assert sorted(read) == sorted([*range(6), *range(6)])  # for the sum, and for the rows
 
 
+def looked_up(part: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    return part.assign(n=part.n + table.n.min())
+
+
+def table(_: int) -> pd.DataFrame:
+    return noted(0)
+
+
+@pytest.mark.usefixtures("_local")
+def test_a_table_that_all_windows_read_is_made_once() -> None:
+    ddf = dd.from_map(numbered, range(6), meta=numbered(0))
+    one = dd.from_map(table, range(1), meta=numbered(0))
+    frame = ddf.map_partitions(looked_up, one, meta=numbered(0))
+    read.clear()
+    assert len(list(frame.exo.epochs(1, 50, window=2))) == 12
+    assert read == [0]
+
+
+@pytest.mark.usefixtures("_local")
+def test_windows_of_persisted_data_are_shuffled_when_they_are_wanted() -> None:
+    ddf = dd.from_map(numbered, range(40), meta=numbered(0)).persist()
+    epochs = ddf.exo.epochs(1, 50, window=4)
+    next(epochs)
+    shuffles_ended()
+    assert epochs._source._epochs[0].added == 16
+    assert len(list(epochs)) == 79
+
+
+@pytest.mark.usefixtures("_local")
+def test_the_end_of_an_epoch_is_no_wait_for_a_window() -> None:
+    epochs = dd.from_map(numbered, range(16), meta=numbered(0)).exo.epochs(6, 50, window=8)
+    before = epochs._source._lead
+    for _ in epochs:
+        shuffles_ended()
+    assert epochs._source._lead == before
+
+
 @pytest.mark.usefixtures("_local")
 def test_a_consumer_that_goes_leaves_nothing_behind() -> None:
     gc.collect()
