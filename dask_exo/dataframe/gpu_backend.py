@@ -26,7 +26,7 @@ from dask_exo.dask_adapter import (
 from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, to_device
-from dask_exo.partitions.gpu_frames.column import unsupported
+from dask_exo.partitions.gpu_frames.column import ON_HOST, unsupported
 
 NAME = "exo-cupy"
 _KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
@@ -123,57 +123,41 @@ def register() -> None:
 
 
 def _moments(part: Any) -> pd.DataFrame:
-    """Return count, mean and sum of squared deviations of each column, on the host."""
-    columns = [(0, part)] if isinstance(part, DeviceSeries) else list(part.items())
-    counts = [int(series.count()) for _, series in columns]
-    both = [
-        (series.mean(), series.var(ddof=0) * count) if count else (0.0, 0.0)
-        for count, (_, series) in zip(counts, columns, strict=True)
-    ]
-    means, squares = zip(*both, strict=True) if both else ((), ())
-    labels = pd.Index([label for label, _ in columns])
-    return pd.DataFrame({"count": counts, "mean": means, "square": squares}, labels, dtype=float)
+    """Return count, mean and sum of squared deviations of a series, on the host."""
+    count = int(part.count())
+    mean, square = (part.mean(), part.var(ddof=0) * count) if count else (0.0, 0.0)
+    return pd.DataFrame({"count": [count], "mean": [mean], "square": [square]}, dtype=float)
 
 
-def _combine(parts: pd.DataFrame) -> pd.DataFrame:
+def _variance(parts: pd.DataFrame, ddof: int, root: bool) -> float:  # noqa: FBT001
     """Combine moments of partitions: Chan, Golub and LeVeque (1983), pairwise update."""
-    labels = parts.index.unique()
-    by_label = parts.groupby(level=0, sort=False)
-    count = by_label["count"].sum()
-    mean = (parts["count"] * parts["mean"]).groupby(level=0, sort=False).sum() / count
-    shift = (parts["mean"] - mean.reindex(parts.index).to_numpy()) ** 2 * parts["count"]
-    square = by_label["square"].sum() + shift.groupby(level=0, sort=False).sum()
-    combined = pd.DataFrame({"count": count, "mean": mean.fillna(0.0), "square": square})
-    return combined.reindex(labels)
-
-
-def _variance(parts: pd.DataFrame, ddof: int, root: bool, scalar: bool) -> Any:  # noqa: FBT001
-    combined = _combine(parts)
-    degrees = combined["count"] - ddof
-    variance = (combined["square"] / degrees.where(degrees > 0)).rename(None)
-    result = variance**0.5 if root else variance
-    return result.iloc[0] if scalar else result
+    count = parts["count"].sum()
+    if count <= ddof:
+        return float("nan")
+    shift = parts["mean"] - (parts["count"] * parts["mean"]).sum() / count
+    variance = (parts["square"] + parts["count"] * shift**2).sum() / (count - ddof)
+    return float(variance**0.5 if root else variance)
 
 
 def _spread(*, root: bool) -> Callable[..., Any]:
-    def run(self: Any, axis: Any = 0, skipna: Any = True, ddof: int = 1, **options: Any) -> Any:  # noqa: FBT002
-        numeric, split_every = (options.get(key, False) for key in ("numeric_only", "split_every"))
-        name = "std" if root else "var"
+    name = "std" if root else "var"
+
+    def run(self: Any, axis: Any = 0, skipna: Any = True, ddof: int = 1, **_: Any) -> Any:  # noqa: FBT002
+        if self.ndim == 2:
+            raise unsupported(
+                f"{name} of a dataframe", f"compute ddf[column].{name}(), or {ON_HOST}"
+            )
         if axis not in (0, "index") or not skipna:
             raise unsupported(f"{name}(axis={axis!r}, skipna={skipna})")
-        frame = self.select_dtypes(["number", "bool"]) if numeric and self.ndim == 2 else self
-        scalar = frame.ndim == 1
-        meta = _variance(_moments(frame._meta), ddof, root, scalar)
-        return frame.reduction(
+        return self.reduction(
             _moments,
             aggregate=_variance,
-            combine=_combine,
-            meta=meta,
-            aggregate_kwargs={"ddof": ddof, "root": root, "scalar": scalar},
-            split_every=split_every,
+            meta=0.0,
+            aggregate_kwargs={"ddof": ddof, "root": root},
+            split_every=False,  # a row for each partition
         )
 
-    run.__doc__ = f"Compute the {'standard deviation' if root else 'variance'} of each column."
+    run.__doc__ = f"Compute the {'standard deviation' if root else 'variance'} of a column."
     return run
 
 

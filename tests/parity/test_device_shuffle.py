@@ -28,7 +28,6 @@ def rows(n: int = 400, seed: int = 3) -> pd.DataFrame:
             "k": random.integers(0, 9, n),
             "f": np.where(random.random(n) < 0.1, np.nan, random.random(n).round(3)),
             "s": words.take(random.integers(0, 5, n)).array,
-            "c": pd.Categorical.from_codes(random.integers(-1, 3, n), ["x", "y", "z"]),
             "n": pd.array(random.choice([1, 2, None], n), dtype="Int64"),
             "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(random.integers(0, 99, n), "h"),
         },
@@ -54,7 +53,7 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("by", "ascending"),
-    [(["s", "f"], True), (["c", "n", "t"], [False, True, False]), (["idx"], True)],
+    [(["s", "f"], True), (["k", "n", "t"], [False, True, False]), (["idx"], True)],
 )
 def test_rows_are_sorted_over_all_partitions(by: list[str], ascending: Any) -> None:
     frame = rows()
@@ -88,36 +87,35 @@ def test_joins_and_groups_meet_all_their_rows(how: str) -> None:
     left, right = plain(left), plain(right)
     expected = [left.merge(right, on=["k", "s"], how=how), left.merge(right, on="k", how=how)]
     for mine, theirs in zip(found[:2], expected, strict=True):
-        both = (
-            df.assign(c=df.c.astype("str")).sort_values([*theirs.columns]).reset_index(drop=True)
-            for df in (mine, theirs)
-        )
+        both = (df.sort_values([*theirs.columns]).reset_index(drop=True) for df in (mine, theirs))
         pd.testing.assert_frame_equal(*both)
     groups = left.groupby(["k", "s"]).agg({"f": "sum", "n": "max"})
     pd.testing.assert_frame_equal(found[2].sort_index(), groups)
 
 
 @pytest.mark.parametrize("algorithm", ["simple", "push"])
-def test_categories_that_differ_between_partitions_are_united(algorithm: str) -> None:
-    parts = [pd.DataFrame({"c": pd.Categorical(list(letters))}) for letters in ("ba", "cb", "a")]
+def test_dtypes_that_differ_between_partitions_are_united(algorithm: str) -> None:
+    parts = [pd.DataFrame({"c": column}) for column in ([1.5, 2], [3, 4], [None])]
+    parts[2] = parts[2].astype("float64")
     with dask.config.set({"exo.gpu.simulate": SIMULATED}):
         there = dd.from_map(lambda part: part, parts).exo.to_gpu()
     with dask.config.set({"exo.shuffle.algorithm": algorithm}):
         (found,) = compute(there.exo.random_shuffle(npartitions=1))
-    assert sorted(found.c) == ["a", "a", "b", "b", "c"]
+    assert sorted(found.c.dropna()) == [1.5, 2.0, 3.0, 4.0]
+    assert found.c.isna().sum() == 1
 
 
 def test_what_is_merged_on_the_host_goes_back_to_where_it_was() -> None:
-    ones, twos = (DeviceFrame({"c": pd.Categorical(list(c))}) for c in ("ab", "bc"))
+    ones, twos = DeviceFrame({"c": [1, 2]}), DeviceFrame({"c": [2.0, 3.5]})
     tables = [shuffle.to_wire(f, np.arange(2), module="cupy") for f in (ones, twos)]
     merged = concat(tables)
     assert load_schema(merged.schema).module == "cupy"
     there = load_schema(merged.schema)._replace(module="numpy").to_frame(4, merged.arrays)
-    assert there.c.to_pandas().tolist() == ["a", "b", "b", "c"]
+    assert there.c.to_pandas().tolist() == [1.0, 2.0, 2.0, 3.5]
 
 
 def test_the_backend_reads_and_comes_back(tmp_path: Any) -> None:
-    frame = rows().reset_index(drop=True).drop(columns="c")
+    frame = rows().reset_index(drop=True)
     frame.to_parquet(tmp_path / "a.parquet")
     with dask.config.set({"dataframe.backend": "exo-cupy", "exo.gpu.simulate": SIMULATED}):
         there = dd.read_parquet(tmp_path / "a.parquet")

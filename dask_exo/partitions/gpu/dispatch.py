@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from dask.array.dispatch import percentile_lookup
 from dask.dataframe.dispatch import (
-    categorical_dtype_dispatch,
     concat_dispatch,
     from_pyarrow_table_dispatch,
     get_parallel_type,
@@ -23,12 +22,10 @@ from dask.dataframe.dispatch import (
     make_meta_dispatch,
     make_meta_obj,
     meta_nonempty,
-    partd_encode_dispatch,
     pyarrow_schema_dispatch,
     to_pandas_dispatch,
     to_pyarrow_table_dispatch,
     tolist_dispatch,
-    union_categoricals_dispatch,
 )
 from dask.sizeof import sizeof
 
@@ -36,7 +33,7 @@ from dask_exo.dask_adapter import get_collection_type
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory, shuffle
 from dask_exo.partitions.gpu_frames import interop, reductions
-from dask_exo.partitions.gpu_frames.column import CATEGORY, Column, unsupported
+from dask_exo.partitions.gpu_frames.column import Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
 from dask_exo.partitions.gpu_frames.index import from_pandas as index_from_pandas
@@ -99,22 +96,9 @@ def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any
     column = series.column.take(~series.column.nulls())
     if not len(column):
         return None, 0
-    if column.kind == CATEGORY:
-        codes = Column(column.values, np.dtype(column.values.dtype))
-        places = arrays.host(reductions.quantile(codes, np.asarray(q) / 100, "nearest").values)
-        return pd.Categorical.from_codes(places, dtype=column.dtype), len(column)
     how = interpolation if column.kind in "biuf" else "nearest"
     values = interop.to_array(reductions.quantile(column, np.asarray(q) / 100, how))
     return values, len(column)
-
-
-def _categories(categories: Any = None, ordered: bool = False) -> pd.CategoricalDtype:  # noqa: FBT001, FBT002
-    return pd.CategoricalDtype(getattr(categories, "array", categories), ordered)
-
-
-def _union(columns: Any, **options: Any) -> Any:
-    host = [column.to_pandas() for column in columns]
-    return union_categoricals_dispatch.dispatch(pd.Series)(host, **options)
 
 
 def _from_table(meta: Any, table: Any, **options: Any) -> Any:
@@ -122,12 +106,7 @@ def _from_table(meta: Any, table: Any, **options: Any) -> Any:
     return to_device(host, meta.module)
 
 
-def _on_disk(_: Any) -> Any:
-    raise unsupported("shuffle_method='disk'", "use 'tasks', or the scheduler of dask_exo")
-
-
 _OF_ALL: list[tuple[Any, Any]] = [
-    (categorical_dtype_dispatch, _categories),
     (concat_dispatch, concat),
     (hash_object_dispatch, hashes),
     (make_meta_dispatch, _empty),
@@ -136,12 +115,10 @@ _OF_ALL: list[tuple[Any, Any]] = [
     (percentile_lookup, _percentile),
     (to_pandas_dispatch, lambda part, **_: part.to_pandas()),
     (tolist_dispatch, lambda part: part.to_pandas().tolist()),
-    (union_categoricals_dispatch, _union),
 ]
 _OF_FRAMES: list[tuple[Any, Any]] = [
     (from_pyarrow_table_dispatch, _from_table),
     (group_split_dispatch, _split),
-    (partd_encode_dispatch, _on_disk),
     (pyarrow_schema_dispatch, lambda part, **o: pyarrow_schema_dispatch(part.to_pandas(), **o)),
     (to_pyarrow_table_dispatch, lambda part, **o: to_pyarrow_table_dispatch(part.to_pandas(), **o)),
 ]

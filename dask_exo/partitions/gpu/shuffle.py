@@ -16,14 +16,13 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.dask_adapter import concat_partitions
-from dask_exo.errors import SortKeyError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import interop, sort_keys
-from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, Column
+from dask_exo.partitions.gpu_frames.column import TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, numbered
-from dask_exo.partitions.gpu_frames.interop import encode, look_up, recategorize
+from dask_exo.partitions.gpu_frames.interop import encode, look_up
 from dask_exo.partitions.kernels.hash_partition import combine
 from dask_exo.partitions.kernels.sort_keys import SortKey, pack
 from dask_exo.partitions.protocol import JOIN_PARTITION_COLUMN, PARTITION_COLUMN
@@ -155,7 +154,7 @@ class Layout(NamedTuple):
         return DeviceFrame.of(columns[:count], self.labels, index)
 
     def concat(self, tables: Sequence[WireColumns], *, ignore_index: bool) -> WireColumns:
-        """Concatenate rows whose layouts differ, for instance in their categories.
+        """Concatenate rows whose layouts differ, for instance in their dtypes.
 
         Rows stay on the host: a node that merges blocks need not have a GPU.
         """
@@ -235,29 +234,15 @@ def checksum(frame: DeviceFrame, columns: Any) -> tuple[tuple[str, ...], int]:
             continue
         column = frame[name].column
         dtypes.append(str(column.dtype))
-        if column.kind in (TEXT, CATEGORY) or column.nullable:
+        if column.kind == TEXT or column.nullable:
             continue
         words = column.values.view(f"u{column.values.dtype.itemsize}").astype(np.uint64)
         total += int(words.sum(dtype=np.uint64)) + 3 * int((words * words).sum(dtype=np.uint64))
     return tuple(dtypes), total % 2**64
 
 
-def recode(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
-    """Implement `dask_exo.partitions.kernels.sort_keys.recode`, on the GPU."""
-    for key in keys:
-        if key.dtype is None or not len(frame):
-            continue
-        old = _key_column(frame, key)
-        new = recategorize(old, key.dtype)
-        if bool((new.nulls() & ~old.nulls()).any()):
-            raise SortKeyError(
-                f"sort key {key.name!r} has values that are not among the categories that the "
-                f"collection knows: {list(key.dtype.categories)}; find all with .categorize()"
-            )
-        if key.column is None:
-            frame = frame.with_index(DeviceIndex.of([new], frame.index.names))
-        else:
-            frame = frame.assign(**{key.column: new})
+def recode(frame: DeviceFrame, _: Sequence[SortKey]) -> DeviceFrame:
+    """Return the frame: no column of a GPU is categorical."""
     return frame
 
 
@@ -291,8 +276,8 @@ _MASK = 2**64 - 1
 
 def hash_column(column: Column) -> Any:
     """Compute (n,) uint64 hashes, as `pandas.util.hash_array`."""
-    if column.kind in (TEXT, CATEGORY):
-        words = pd.util.hash_array(column.dictionary.array, categorize=False)
+    if column.kind == TEXT:
+        words = pd.util.hash_array(column.words.array, categorize=False)
         return look_up(column, np.append(words.astype(np.uint64), _NULL))
     values = column.values
     if column.kind == "f":  # all NaN have one hash, and so have both zeros

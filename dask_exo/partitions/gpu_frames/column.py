@@ -19,7 +19,7 @@ from dask_exo.errors import DeviceOperationError, DeviceTypeError
 from dask_exo.partitions.gpu import arrays, memory
 
 NAT = np.iinfo(np.int64).min  # a null time
-TEXT, CATEGORY = "T", "C"  # kinds of columns that numpy has no letter for
+TEXT = "T"  # the kind of strings, for which numpy has no letter
 NUMBERS = frozenset("biuf")
 TIMES = frozenset("mM")
 SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of time
@@ -32,8 +32,7 @@ class Column:
     Attributes
     ----------
     values : (n,)
-        Numbers; int64 in the unit of ``dtype`` for times; codes for strings and categoricals, -1
-        for nulls.
+        Numbers; int64 in the unit of ``dtype`` for times; codes for strings, -1 for nulls.
     dtype : dtype of pandas
     valid : (n,) bool, optional
         Values of a nullable dtype that are not null; None for all. Other dtypes mark nulls by a
@@ -45,7 +44,7 @@ class Column:
     values: Any
     dtype: Any
     valid: Any = None
-    words: pd.Index | None = None
+    words: Any = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -55,7 +54,7 @@ class Column:
 
     @cached_property
     def kind(self) -> str:
-        """Letter of the kind: one of numpy's, `TEXT` or `CATEGORY`."""
+        """Letter of the kind: one of numpy's, or `TEXT`."""
         return kind_of(self.dtype)
 
     @property
@@ -74,13 +73,6 @@ class Column:
         size = int(self.values.nbytes) + (0 if self.valid is None else int(self.valid.nbytes))
         return size + (0 if self.words is None else int(self.words.memory_usage()))
 
-    @property
-    def dictionary(self) -> pd.Index:
-        """Strings or categories that codes refer to."""
-        if self.words is not None:
-            return self.words
-        return self.dtype.categories
-
     def expose(self) -> Any:
         """Return the values for another library, which keeps only this object alive.
 
@@ -98,7 +90,7 @@ class Column:
             return xp.isnan(self.values)
         if self.kind in TIMES:
             return self.values == NAT
-        if self.kind in (TEXT, CATEGORY):
+        if self.kind == TEXT:
             return self.values < 0
         return xp.zeros(len(self), bool)
 
@@ -156,8 +148,6 @@ for _name in ("values", "valid"):  # after the dataclass, which would take them 
 
 def kind_of(dtype: Any) -> str:
     """Return the letter of a dtype, or raise `DeviceTypeError`; see `Column.kind`."""
-    if isinstance(dtype, pd.CategoricalDtype):
-        return CATEGORY
     if isinstance(dtype, pd.StringDtype):
         return TEXT
     if isinstance(dtype, pd.DatetimeTZDtype):
@@ -167,8 +157,8 @@ def kind_of(dtype: Any) -> str:
     if is_known and plain is not None and plain.kind in "biufmM" and plain.str[1:] != "f2":
         return str(plain.kind)
     raise DeviceTypeError(
-        f"a column of dtype {dtype} is not supported on a GPU, which has numbers, booleans, times, "
-        f"strings and categories: convert it with .astype(...) ('str' for strings) or leave it out"
+        f"a column of dtype {dtype} is not supported on a GPU, which has numbers, booleans, times "
+        f"and strings: convert it before with .astype(...) ('str' for strings) or leave it out"
     )
 
 

@@ -18,7 +18,6 @@ import pandas as pd
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames.column import (
-    CATEGORY,
     NAT,
     ON_HOST,
     SECOND,
@@ -30,10 +29,9 @@ from dask_exo.partitions.gpu_frames.column import (
     unit_of,
     unsupported,
 )
-from dask_exo.partitions.gpu_frames.interop import recategorize, search, unify
+from dask_exo.partitions.gpu_frames.interop import search, unify
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 def _result_dtype(name: str, left: Any, right: Any) -> Any:
@@ -69,9 +67,9 @@ def binary(name: str, left: Any, right: Any) -> Column:
     dtype = _result_dtype(name, left, right)
     columns = [x for x in (left, right) if isinstance(x, Column)]
     kinds = {c.kind for c in columns}
-    if name in COMPARISONS and kinds & {TEXT, CATEGORY}:
-        return _compare_codes(name, left, right, dtype)
-    if kinds & {TEXT, CATEGORY}:
+    if name in COMPARISONS and TEXT in kinds:
+        return _compare_strings(name, left, right, dtype)
+    if TEXT in kinds:
         dtypes = " and ".join(str(c.dtype) for c in columns)
         raise unsupported(f"{name} of columns of {dtypes}")
     if kinds & TIMES:
@@ -241,8 +239,8 @@ def in_unit(column: Column, unit: str) -> Any:
     return column.xp.where(column.values == NAT, np.int64(NAT), values)
 
 
-def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
-    """Compare strings or categories by their codes."""
+def _compare_strings(name: str, left: Any, right: Any, dtype: Any) -> Column:
+    """Compare strings by their codes."""
     if not isinstance(left, Column):
         name = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name)
         left, right = right, left
@@ -251,10 +249,12 @@ def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
         values = _with_scalar(name, left, right)
         nulls = left.nulls() | is_null(right)
     else:
-        if left.kind == CATEGORY and right.kind == CATEGORY:
-            a, b = left, recategorize(right, left.dtype)
-        else:
-            a, b = unify([_as_text(left, right), _as_text(right, left)])
+        if left.kind != right.kind:
+            raise unsupported(
+                f"comparing columns of {left.dtype} and {right.dtype}",
+                f"convert one with .astype(...), or {ON_HOST}",
+            )
+        a, b = unify([left, right])
         values = getattr(operator, name)(a.values, b.values)
         nulls = a.nulls() | b.nulls()
     if isinstance(dtype, np.dtype):
@@ -262,27 +262,14 @@ def _compare_codes(name: str, left: Any, right: Any, dtype: Any) -> Column:
     return Column(values, dtype, ~nulls if bool(nulls.any()) else None)
 
 
-def _as_text(column: Column, other: Column) -> Column:
-    if column.kind == other.kind == TEXT:
-        return column
-    raise unsupported(
-        f"comparing columns of {column.dtype} and {other.dtype}",
-        f"convert one with .astype(...), or {ON_HOST}",
-    )
-
-
 def _with_scalar(name: str, column: Column, scalar: Any) -> Any:
     if is_null(scalar):
         return column.xp.zeros(len(column), bool)
-    if column.kind == CATEGORY:
-        place = int(column.dictionary.get_indexer([scalar])[0])
-        # what is no category has no code, and nulls have -1
-        return getattr(operator, name)(column.values, place if place >= 0 else -2)
     if not isinstance(scalar, str):
         return column.xp.full(len(column), name == "ne")
-    place, is_there = search(column.dictionary, scalar)
+    place, is_there = search(column.words, scalar)
     codes = column.values
-    if name in ("eq", "ne"):
+    if name in ("eq", "ne"):  # what no row has has no code, and nulls have -1
         return getattr(operator, name)(codes, place if is_there else -2)
     if name in ("lt", "ge"):
         return getattr(operator, name)(codes, place)
@@ -293,38 +280,17 @@ def _dunder(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
     return lambda self, other: self.apply_operator(name, other, reflected=reflected)
 
 
-def _method(name: str, *, reflected: bool = False) -> Callable[..., Any]:
-    def apply(
-        self: Any, other: Any, axis: Any = "columns", level: Any = None, fill_value: Any = None
-    ) -> Any:
-        if level is not None or fill_value is not None or axis not in ("columns", 1, 0, "index"):
-            raise unsupported(
-                f"{name}() with level={level!r}, fill_value={fill_value!r}",
-                f"fill nulls with .fillna(...) before, or {ON_HOST}",
-            )
-        return self.apply_operator(name, other, reflected=reflected)
-
-    apply.__doc__ = f"Apply {name}, {'with sides swapped, ' if reflected else ''}row by row."
-    return apply
-
-
 class Operators:
     """Mixin that maps operators to ``apply_operator(name, other, reflected=...)``."""
 
     __hash__ = None  # type: ignore[assignment]  # equality is row by row
 
 
-for _name in _ARITHMETIC:
-    setattr(Operators, _name, _method(_name))
-    setattr(Operators, f"r{_name}", _method(_name, reflected=True))
-for _name in (*_ARITHMETIC, "and_", "or_", "xor"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor"):
     setattr(Operators, f"__{_name.rstrip('_')}__", _dunder(_name))
     setattr(Operators, f"__r{_name.rstrip('_')}__", _dunder(_name, reflected=True))
 for _name in COMPARISONS:
-    setattr(Operators, _name, _method(_name))
     setattr(Operators, f"__{_name}__", _dunder(_name))
-for _name in ("div", "rdiv"):  # other names of truediv
-    setattr(Operators, _name, getattr(Operators, _name.replace("div", "truediv")))
 
 
 def refuse(owner: object, kind: type, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,19 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import interop, transform
-from dask_exo.partitions.gpu_frames.column import NUMBERS, Column, unsupported
+from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
+from dask_exo.partitions.gpu_frames.column import NUMBERS, ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas
-from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, not_aligned
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, in_order, not_aligned
 from dask_exo.partitions.gpu_frames.series import DeviceSeries
-from dask_exo.partitions.gpu_frames.summary import SummaryOfFrame
-from dask_exo.partitions.gpu_frames.values import Values
+from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 
 _FIELDS = frozenset({"arrays", "labels", "_index", "index", "columns"})
 _BOOLEANS = (np.dtype(bool), pd.BooleanDtype(), pd.ArrowDtype(pa.bool_()))
 
 
-class DeviceFrame(Values, SummaryOfFrame):
+class DeviceFrame(LabelledRows):
     """Frame in GPU memory with the interface of a pandas DataFrame.
 
     The constructor copies columns of the host to numpy, which simulates a GPU, or takes a dict of
@@ -37,6 +36,7 @@ class DeviceFrame(Values, SummaryOfFrame):
         (c,) labels of the columns, on the host.
     """
 
+    labels: pd.Index
     ndim = 2
 
     def __init__(
@@ -78,9 +78,6 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> DeviceFrame:
         return DeviceFrame.of(columns, self.labels, self._index if index is None else index)
-
-    def _named(self) -> list[tuple[Any, Column]]:
-        return list(zip(self.labels, self.arrays, strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
         from dask_exo.partitions.gpu.shuffle import start_copy, unpack_frame
@@ -161,7 +158,7 @@ class DeviceFrame(Values, SummaryOfFrame):
 
     def items(self) -> Iterator[tuple[Any, DeviceSeries]]:
         """Yield labels and columns."""
-        for label, column in self._named():
+        for label, column in zip(self.labels, self.arrays, strict=True):
             yield label, DeviceSeries.of(column, self._index, label)
 
     def _places(self) -> pd.DataFrame:
@@ -231,7 +228,7 @@ class DeviceFrame(Values, SummaryOfFrame):
         return self._with(
             [
                 transform.fill(column, by_label[label]) if label in by_label else column
-                for label, column in self._named()
+                for label, column in zip(self.labels, self.arrays, strict=True)
             ]
         )
 
@@ -297,7 +294,7 @@ class DeviceFrame(Values, SummaryOfFrame):
         if columns is None and axis in (1, "columns"):
             columns = labels
         if columns is None:
-            raise unsupported("drop of rows by label", "use df[~df.index.isin(...)]")
+            raise unsupported("drop of rows by label", "filter by a column")
         return self._at(self._places().drop(columns=columns, errors=errors).iloc[0])
 
     def rename(self, mapper: Any = None, *, columns: Any = None, axis: Any = None, **_: Any) -> Any:
@@ -318,6 +315,96 @@ class DeviceFrame(Values, SummaryOfFrame):
 
         return merge(self, right, how, on, **options)
 
+    def row(self, place: int) -> pd.Series:
+        """Return one row, on the host."""
+        place = place % len(self) if -len(self) <= place < 0 else place
+        return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
+
+    def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> DeviceFrame:
+        """Reset the index to row numbers; it becomes columns, unless it is dropped."""
+        if level is not None:
+            raise unsupported("reset_index(level=...)")
+        frame = self.numbered()
+        if drop:
+            return frame
+        index = self._index
+        for i in reversed(range(index.nlevels)):
+            default = "index" if index.nlevels == 1 else f"level_{i}"
+            name = default if index.names[i] is None else index.names[i]
+            if self.labels.nlevels > 1 and not isinstance(name, tuple):
+                name = (name, *[""] * (self.labels.nlevels - 1))
+            frame.insert(0, name, index.levels[i])
+        return frame
+
+    def set_index(self, keys: Any, drop: bool = True, **_: Any) -> DeviceFrame:  # noqa: FBT001, FBT002
+        """Make columns the index."""
+        items = keys if isinstance(keys, list) else [keys]
+        labels = [key for key in items if not hasattr(key, "column")]
+        series = [key if hasattr(key, "column") else self[key] for key in items]
+        index = DeviceIndex.of([s.column for s in series], [s.name for s in series])
+        frame = self.drop(columns=labels) if drop and labels else self
+        return frame.with_index(index)
+
+    def sort_values(
+        self,
+        by: Any,
+        *,
+        ascending: Any = True,
+        na_position: str = "last",
+        ignore_index: bool = False,
+        **_: Any,
+    ) -> DeviceFrame:
+        """Sort rows by columns in a stable way."""
+        keys = self.key_columns(_as_list(by))
+        flags = ascending if isinstance(ascending, (list, tuple)) else [ascending] * len(keys)
+        order = in_order(keys, flags, nulls_first=na_position == "first")
+        ordered = self.take_rows(order)
+        return ordered.numbered() if ignore_index else ordered
+
+    def key_columns(self, names: Sequence[Any]) -> list[Column]:
+        """Return columns by label, or levels of the index by name; all of them for ``[None]``."""
+        if list(names) == [None]:
+            return list(self._index.levels)
+        return [
+            self[name].column
+            if name in self.labels
+            else self._index.levels[self._index.place(name)]
+            for name in names
+        ]
+
+    def drop_duplicates(
+        self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
+    ) -> DeviceFrame:
+        """Drop the rows that `duplicated` marks."""
+        rest = self.take_rows(~self.duplicated(subset, keep).column.values)
+        return rest.numbered() if ignore_index else rest
+
+    def duplicated(self, subset: Any = None, keep: Any = "first") -> DeviceSeries:
+        """Mark rows that equal an earlier row, or a later one for ``keep="last"``."""
+        names = _as_list(self.labels if subset is None else subset)
+        mask = arrays.module(self.module).zeros(len(self), bool)
+        if names and len(self):
+            groups = group_rows([sort_keys.encode(self[name].column) for name in names])
+            mask = (groups.sizes > 1)[groups.ids]
+            if keep in ("first", "last"):
+                mask[groups.first if keep == "first" else groups.last] = False
+        return DeviceSeries.of(Column(mask, np.dtype(bool)), self._index)
+
+    def dropna(
+        self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any
+    ) -> DeviceFrame:
+        """Drop rows with nulls."""
+        columns = self.arrays if subset is None else self[_as_list(subset)].arrays
+        counts = arrays.module(self.module).zeros(len(self), np.int64)
+        for column in columns:
+            counts = counts + ~column.nulls()
+        least = thresh if isinstance(thresh, int) else (len(columns) if how == "any" else 1)
+        return self.take_rows(counts >= least)
+
+
+def _as_list(names: Any) -> list[Any]:
+    return list(names) if isinstance(names, (list, pd.Index)) else [names]
+
 
 def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     first = next(v for v in data.values() if isinstance(v, DeviceSeries))
@@ -325,3 +412,31 @@ def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     frame.arrays = [frame._column(value) for value in data.values()]
     frame.labels = pd.DataFrame({label: [] for label in data}).columns
     return frame
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    def run(self: DeviceFrame, axis: Any = 0, numeric_only: Any = None, **options: Any) -> Any:
+        if axis not in (0, "index", None):
+            raise unsupported(f"{name}(axis=1)", f"compute it of columns by name, or {ON_HOST}")
+        frame: Any = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
+        results = [getattr(series, name)(**options) for _, series in frame.items()]
+        return pd.Series(results, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
+
+    run.__doc__ = f"Reduce each column by {name}, on the host."
+    return run
+
+
+def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
+    """Return the dtype that pandas gives a Series of results."""
+    ones = {
+        i: pd.Series([1] if column.kind in NUMBERS else [None], dtype=column.dtype)
+        for i, column in enumerate(columns)
+    }
+    try:
+        return getattr(pd.DataFrame(ones), name)().dtype if ones else None
+    except TypeError:
+        return object
+
+
+for _name in reductions.REDUCTIONS:
+    setattr(DeviceFrame, _name, _reduction(_name))

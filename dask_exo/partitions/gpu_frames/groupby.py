@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import CATEGORY, ON_HOST, Column, unsupported
+from dask_exo.partitions.gpu_frames.column import Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
 from dask_exo.partitions.gpu_frames.index import DeviceIndex
@@ -22,12 +22,9 @@ from dask_exo.partitions.gpu_frames.sort_keys import Groups, group_rows
 
 
 class DeviceGroupBy:
-    """Groupby object of a GPU frame or series, with the interface of pandas.
+    """Groupby object of a GPU frame or series, with the interface of pandas."""
 
-    ``observed`` must be true if a key is categorical.
-    """
-
-    def __init__(  # noqa: PLR0913  as pandas has them
+    def __init__(
         self,
         obj: Any,
         by: Any = None,
@@ -35,19 +32,12 @@ class DeviceGroupBy:
         level: Any = None,
         sort: bool = True,
         dropna: bool = True,
-        observed: bool = True,
         as_index: bool = True,
-        group_keys: bool = True,  # noqa: ARG002
+        **_: Any,
     ) -> None:
         self.obj = obj
         self._sort, self._dropna, self._as_index = bool(sort), dropna is not False, as_index
-        self._observed = observed
         self.keys, self._labels = _keys(obj, by, level)
-        if observed is False and any(key.column.kind == CATEGORY for key in self.keys):
-            raise unsupported(
-                "groupby(observed=False), which also groups by categories without rows,",
-                f"use observed=True, or {ON_HOST}",
-            )
         self._selection: Any = None
 
     @property

@@ -139,13 +139,6 @@ class DeviceIndex:
         raise KeyError(f"the index has no level {level!r}, but {list(self.names)}")
 
     @property
-    def categories(self) -> pd.Index:
-        """Categories of a categorical index."""
-        if not isinstance(self.dtype, pd.CategoricalDtype):
-            raise AttributeError(f"an index of {self.dtype} has no categories")  # noqa: TRY004
-        return self.dtype.categories
-
-    @property
     def is_monotonic_increasing(self) -> bool:
         """True if no label is smaller than the one before."""
         if self._range is not None:
@@ -183,15 +176,6 @@ class DeviceIndex:
         name = self.name if name is None else name
         return DeviceSeries.of(self.column, self if index is None else index, name)
 
-    def to_frame(self, index: bool = True, name: Any = None) -> Any:  # noqa: FBT001, FBT002
-        """Return the levels as columns of a frame."""
-        from dask_exo.partitions.gpu_frames.frame import DeviceFrame
-
-        names = list(self.names) if name is None else [name]
-        labels = pd.Index([i if n is None else n for i, n in enumerate(names)])
-        rows = self if index else numbered(len(self), self.module)
-        return DeviceFrame.of(self.levels, labels, rows)
-
     def astype(self, dtype: Any) -> DeviceIndex:
         """Convert labels to another dtype."""
         return DeviceIndex.of([cast(self.column, dtype)], self.names)
@@ -208,25 +192,13 @@ class DeviceIndex:
             return False
         return all(_same(a, b) for a, b in zip(self.levels, other.levels, strict=True))
 
-    def isna(self) -> Any:
-        """Return (n,) bool of labels that are null."""
-        return self.column.nulls()
-
-    isnull = isna
-
     def min(self) -> Any:
         """Find the smallest label."""
-        return reductions.extreme(self.column)
+        return reductions.reduce("min", self.column)
 
     def max(self) -> Any:
         """Find the largest label."""
-        return reductions.extreme(self.column, largest=True)
-
-    def unique(self) -> DeviceIndex:
-        """Return distinct labels, in order of appearance."""
-        keys = [sort_keys.encode(level) for level in self.levels]
-        grouped = sort_keys.group_rows(keys, sort=False)
-        return self.take(grouped.first)
+        return reductions.reduce("max", self.column)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
         """Count the labels before the ``side`` ("left" or "right") of a label in a sorted index."""

@@ -1,13 +1,11 @@
 """Conversion of columns from and to pandas and Arrow, with one copy of each array.
 
-Strings are encoded by dictionaries: codes are on the GPU, dictionaries on the host. A function of
-strings is called once for each word, on the host; its results are looked up for all rows on the
-GPU.
+Strings are encoded by dictionaries: codes are on the GPU, dictionaries on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +13,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.api.types import union_categoricals
 
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames.column import (
-    CATEGORY,
     TEXT,
     Column,
     is_nullable,
@@ -55,51 +51,28 @@ def look_up(column: Column, table: Any) -> Any:
     return xp.asarray(np.asarray(table))[column.values]  # -1 is the last
 
 
-def recode(column: Column, table: Sequence[int] | np.ndarray) -> Any:
-    """Return (n,) codes of a column, replaced by those of a table; nulls stay."""
-    return look_up(column, np.append(np.asarray(table, np.int32), np.int32(-1)))
-
-
 def unify(columns: Sequence[Column]) -> list[Column]:
-    """Give columns of strings or categories a common dictionary.
-
-    The union of categories is in order of appearance, as in pandas.
-    """
+    """Give columns of strings a common dictionary."""
     first = columns[0]
-    if first.kind == CATEGORY:
-        return _unify_categories(columns)
-    words = first.dictionary
+    words = first.words
     if all(c.words is words or words.equals(c.words) for c in columns):
         return [replace(c, words=words) for c in columns]
-    texts = [to_large_string(pa.array(c.dictionary.array, pa.large_string())) for c in columns]
+    texts = [_texts(c.words) for c in columns]
     union = encode(pa.concat_arrays(texts), first.dtype, np)
     tables = np.split(union.values, np.cumsum([len(t) for t in texts])[:-1])
     return [
-        replace(first, values=recode(c, table), words=union.words)
+        replace(first, values=look_up(c, np.append(table, np.int32(-1))), words=union.words)
         for c, table in zip(columns, tables, strict=True)
     ]
 
 
-def _unify_categories(columns: Sequence[Column]) -> list[Column]:
-    dtype = columns[0].dtype
-    dtypes = [c.dtype for c in columns if len(c.dtype.categories)]
-    is_same = all(c.dtype == dtype and c.dictionary.equals(dtype.categories) for c in columns)
-    if is_same or not dtypes:
-        return list(columns)
-    dtype = union_categoricals([pd.Categorical([], dtype=d) for d in dtypes]).dtype
-    return [recategorize(c, dtype) for c in columns]
-
-
-def recategorize(column: Column, dtype: pd.CategoricalDtype) -> Column:
-    """Change the categories of a column; values that are not among them become null."""
-    places = dtype.categories.get_indexer(column.dictionary)
-    return Column(recode(column, places), dtype)
+def _texts(words: pd.Index) -> Any:
+    return to_large_string(pa.array(words.array, pa.large_string(), from_pandas=True))
 
 
 def search(words: pd.Index, value: str) -> tuple[int, bool]:
     """Count the words before a string, and return whether it is one of them."""
-    texts = to_large_string(pa.array(words.array, pa.large_string()))
-    place = pc.sum(pc.less(texts, value)).as_py() or 0
+    place = pc.sum(pc.less(_texts(words), value)).as_py() or 0
     return place, place < len(words) and words[place] == value
 
 
@@ -109,9 +82,6 @@ def from_pandas(values: Any, xp: Any) -> Column:
     kind = kind_of(dtype)
     if kind == TEXT:
         return encode(pa.array(values.array, from_pandas=True), dtype, xp)
-    if kind == CATEGORY:
-        codes = values.codes if isinstance(values, pd.Index) else values.cat.codes.to_numpy()
-        return Column(xp.asarray(codes.astype(np.int32)), dtype)
     if kind in "mM":
         return Column(xp.asarray(np.array(pd.Index(values).asi8)), dtype)
     if not is_nullable(dtype):
@@ -122,13 +92,11 @@ def from_pandas(values: Any, xp: Any) -> Column:
     return Column(xp.asarray(numbers), dtype, xp.asarray(~nulls) if nulls.any() else None)
 
 
-def to_array(column: Column) -> Any:  # noqa: PLR0911  a case each
+def to_array(column: Column) -> Any:
     """Copy a column to the host, as the array of a pandas Series of its dtype."""
     values, dtype = arrays.host(column.values), column.dtype
     if column.kind == TEXT:
         return dtype.__from_arrow__(to_arrow(column))
-    if column.kind == CATEGORY:
-        return pd.Categorical.from_codes(values, dtype=dtype)
     if isinstance(dtype, pd.DatetimeTZDtype):
         utc = pd.DatetimeIndex(values.view(f"M8[{dtype.unit}]")).tz_localize("UTC")
         return utc.tz_convert(dtype.tz).array
@@ -148,38 +116,9 @@ def to_arrow(column: Column) -> pa.Array:
     if column.kind != TEXT:
         return pa.array(to_array(column), from_pandas=True)
     codes = arrays.host(column.values)
-    words = to_large_string(pa.array(column.dictionary.array, pa.large_string(), from_pandas=True))
-    return words.take(pa.array(codes, mask=codes < 0))
+    return _texts(column.words).take(pa.array(codes, mask=codes < 0))
 
 
 def to_index(column: Column, name: Any = None) -> pd.Index:
     """Copy a column to an index of pandas."""
     return pd.Index(to_array(column), dtype=column.dtype, name=name)
-
-
-def factorize(column: Column) -> tuple[Column, Any]:
-    """Return distinct values, ascending, and the number of each row's value, -1 for nulls."""
-    xp = column.xp
-    if column.kind in (TEXT, CATEGORY):
-        # a dictionary may have words that no row has
-        codes = xp.unique(column.values[column.values >= 0])
-        table = xp.full(len(column.dictionary) + 1, -1, np.int32)
-        table[codes] = xp.arange(len(codes), dtype=np.int32)
-        return replace(column, values=codes), table[column.values]
-    nulls = column.nulls()
-    values, places = xp.unique(column.values[~nulls], return_inverse=True)
-    numbers = xp.full(len(column), -1, np.int32)
-    numbers[~nulls] = places.reshape(-1)
-    return replace(column, values=values, valid=None), numbers
-
-
-def map_distinct(column: Column, change: Callable[[pd.Series], Any], missing: Any = None) -> Column:
-    """Map a function over the Series of distinct values; nulls become ``missing`` or stay."""
-    values, places = factorize(column)
-    mapped = pd.Series(change(pd.Series(to_array(values), dtype=column.dtype)))
-    if mapped.dtype == object and not len(mapped):  # pandas cannot know the dtype
-        mapped = mapped.astype(np.float64)
-    if missing is not None:
-        mapped = pd.concat([mapped, pd.Series([missing], dtype=mapped.dtype)], ignore_index=True)
-        places = column.xp.where(places < 0, len(mapped) - 1, places)
-    return from_pandas(mapped, column.xp).take_or_null(places)

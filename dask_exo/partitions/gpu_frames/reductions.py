@@ -1,6 +1,6 @@
 """Reductions of a column: to one value on the host, or to one value per group.
 
-Groups are reduced by segments of rows with equal keys.
+Groups are reduced by segments of rows with equal keys; all rows are one group.
 
 References: pandas, ``pandas/_libs/groupby.pyx``, for what nulls do.
 """
@@ -15,8 +15,16 @@ import numpy as np
 import pandas as pd
 
 from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu.segments import Segments
 from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import CATEGORY, TEXT, TIMES, Column, as_nullable, only
+from dask_exo.partitions.gpu_frames.column import (
+    TEXT,
+    TIMES,
+    Column,
+    as_nullable,
+    only,
+    unsupported,
+)
 from dask_exo.partitions.gpu_frames.interop import to_array
 from dask_exo.partitions.gpu_frames.sort_keys import Groups
 
@@ -27,106 +35,55 @@ def scalar(column: Column, row: int = 0) -> Any:
     return pd.Series(to_array(column.take(slice(row, row + 1))), dtype=column.dtype).iloc[0]
 
 
-def null_of(column: Column) -> Any:
-    """Return the null of a dtype."""
+def _null_of(column: Column) -> Any:
     if column.nullable or (column.kind == TEXT and column.dtype.na_value is pd.NA):
         return pd.NA
     return pd.NaT if column.kind in TIMES else np.nan
 
 
-def _defined(column: Column, skipna: bool, at_least: int = 1) -> Column | None:  # noqa: FBT001
-    """Return the values that are not null; None if the result is null."""
-    nulls = column.nulls()
-    if bool(nulls.any()):
-        if not skipna:
-            return None
-        column = column.take(~nulls)
-    return column if len(column) >= at_least else None
+def reduce(name: str, column: Column, *, skipna: bool = True, **options: Any) -> Any:
+    """Reduce all values to one, of the scalar types of pandas; ``name`` is one of `REDUCTIONS`."""
+    if name in _FLAGS:
+        return _FLAGS[name](column, **options)
+    if not skipna and bool(column.nulls().any()):
+        return _null_of(column)
+    xp, length = column.xp, len(column)
+    rows = Segments(xp.arange(length), xp.zeros(min(length, 1), np.int64))  # one group, or none
+    reduced = AGGREGATIONS[name](column, Groups(rows, length), **options)
+    if length:
+        return scalar(reduced)
+    is_zero = name == "count" or (name == "sum" and options.get("min_count", 0) <= 0)
+    zero = Column(np.zeros(1, reduced.values.dtype), reduced.dtype)
+    return scalar(zero) if is_zero else _null_of(column)
 
 
-def _wide(column: Column) -> Any:
-    if column.kind in "biu":
-        return column.values.astype(np.uint64 if column.kind == "u" else np.int64)
-    return column.values
+def _any_true(column: Column) -> bool:
+    only(column, "biuf", "any")
+    return bool(((column.values != 0) & ~column.nulls()).any())
 
 
-def total(column: Column, *, skipna: bool = True, min_count: int = 0) -> Any:
-    """Sum the values."""
-    only(column, "biufm", "sum")
-    defined = _defined(column, skipna, min_count)
-    if defined is None:
-        return null_of(column)
-    value = _wide(defined).sum()
-    return _time(int(value), column) if column.kind == "m" else value.item()
-
-
-def count(column: Column) -> int:
-    """Count the values that are not null."""
-    return len(column) - int(column.nulls().sum())
-
-
-def mean(column: Column, *, skipna: bool = True) -> Any:
-    """Compute the mean."""
-    only(column, "biufmM", "mean")
-    defined = _defined(column, skipna)
-    if defined is None:
-        return null_of(column)
-    if column.kind in TIMES:
-        least = defined.values.min()  # differences from it do not overflow
-        return _time(int(least) + int((defined.values - least).astype(np.float64).mean()), column)
-    return _single(defined.values.astype(np.float64).mean(), column)
-
-
-def variance(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
-    """Compute the variance."""
-    only(column, "biuf", "var")
-    defined = _defined(column, skipna, ddof + 1)
-    if defined is None:
-        return null_of(column)
-    values = defined.values.astype(np.float64)
-    return _single(((values - values.mean()) ** 2).sum() / (len(values) - ddof), column)
-
-
-def deviation(column: Column, *, skipna: bool = True, ddof: int = 1) -> Any:
-    """Compute the standard deviation."""
-    square = variance(column, skipna=skipna, ddof=ddof)
-    return square if square is pd.NA else _single(np.float64(square) ** 0.5, column)
-
-
-def extreme(column: Column, *, largest: bool = False, skipna: bool = True) -> Any:
-    """Find the smallest value, or the largest."""
-    if column.kind == CATEGORY and not column.dtype.ordered:
-        raise TypeError(f"Categorical is not ordered for operation {'max' if largest else 'min'}")
-    defined = _defined(column, skipna)
-    if defined is None:
-        return null_of(column)
-    keys = sort_keys.ascending(defined)
-    return scalar(defined, keys.argmax() if largest else keys.argmin())
-
-
-def any_true(column: Column, *, skipna: bool = True) -> bool:
-    """Return whether a value is not 0; nulls count only if ``skipna`` is false."""
-    nulls = column.nulls()
-    true = (column.values >= 0) if column.kind == TEXT else (column.values != 0)
-    return bool((true & ~nulls).any()) or (not skipna and bool(nulls.any()))
-
-
-def all_true(column: Column, *, skipna: bool = True) -> bool:  # noqa: ARG001
-    """Return whether no value is 0; nulls are not 0."""
+def _all_true(column: Column) -> bool:
+    only(column, "biuf", "all")
     return bool(((column.values != 0) | column.nulls()).all())
 
 
-def distinct(column: Column, *, dropna: bool = True) -> int:
-    """Count distinct values."""
+def _distinct(column: Column, *, dropna: bool = True) -> int:
     nulls = column.nulls()
     count = len(column.xp.unique(sort_keys.ascending(column)[~nulls]))
     return count + int(not dropna and bool(nulls.any()))
 
 
+_FLAGS: dict[str, Callable[..., Any]] = {
+    "all": _all_true,
+    "any": _any_true,
+    "nunique": _distinct,
+}
+
+
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
     """Compute the (q,) quantiles at shares from 0 to 1, interpolated as pandas does."""
     xp = column.xp
-    if column.kind == CATEGORY or (column.kind == TEXT and interpolation == "linear"):
+    if column.kind == TEXT and interpolation == "linear":
         raise TypeError(f"quantile does not work for dtype {column.dtype}")
     order = arrays.argsort(sort_keys.ascending(column))
     order = order[~column.nulls()[order]]
@@ -138,7 +95,9 @@ def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
     places = {"lower": low, "higher": high, "nearest": xp.rint(at).astype(np.int64)}
     if interpolation in places:
         return column.take(order[places[interpolation]])
-    share = (at - low) if interpolation == "linear" else xp.where(low == high, 0.0, 0.5)
+    if interpolation != "linear":
+        raise unsupported(f"quantile(interpolation={interpolation!r})")
+    share = at - low
     a, b = column.values[order[low]], column.values[order[high]]
     if column.kind in TIMES:
         return Column(a + ((b - a) * share).astype(np.int64), column.dtype)
@@ -149,30 +108,6 @@ def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
     values = xp.where(a == b, a, values)
     plain = column.values.dtype if column.kind == "f" else np.dtype(np.float64)
     return Column(values.astype(plain), as_nullable(plain, column.dtype))
-
-
-def _single(value: Any, column: Column) -> Any:
-    """Round a float to the precision of the column."""
-    return (np.float32 if column.values.dtype == np.float32 else np.float64)(value.item())
-
-
-def _time(value: int, column: Column) -> Any:
-    return scalar(Column(np.array([value], np.int64), column.dtype))
-
-
-REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "all": all_true,
-    "any": any_true,
-    "count": count,
-    "max": partial(extreme, largest=True),
-    "mean": mean,
-    "min": extreme,
-    "nunique": distinct,
-    "std": deviation,
-    "sum": total,
-    "var": variance,
-}
-"""Functions of a column and keywords, by the names of pandas."""
 
 
 def _floats(values: Any, like: Column, missing: Any) -> Column:
@@ -260,8 +195,6 @@ def group_std(column: Column, by: Groups, *, ddof: int = 1) -> Column:
 def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Column:
     """Find the smallest values that are not null, or the largest."""
     operation = "max" if largest else "min"
-    if column.kind == CATEGORY and not column.dtype.ordered:
-        raise TypeError(f"Cannot perform {operation} with non-ordered Categorical")
     if column.kind == "f" and column.valid is None:
         return Column(by.reduce(column.values, operation), column.dtype)
     neutral: Any = largest
@@ -287,3 +220,6 @@ AGGREGATIONS: dict[str, Callable[..., Column]] = {
     "var": group_var,
 }
 """Functions of a column, groups and keywords, by the names of pandas."""
+
+REDUCTIONS = (*AGGREGATIONS, *_FLAGS)
+"""Names of the functions of `reduce`."""

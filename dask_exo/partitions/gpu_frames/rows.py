@@ -1,8 +1,9 @@
-"""Rows of GPU frames and series: selection by position, label and mask; order and duplicates."""
+"""Rows of GPU frames and series: selection, order, and elementwise methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,10 @@ from dask.base import normalize_token
 
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import sort_keys
-from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
-from dask_exo.partitions.gpu_frames.elementwise import binary
+from dask_exo.partitions.gpu_frames import sort_keys, transform
+from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, as_nullable, unsupported
+from dask_exo.partitions.gpu_frames.elementwise import Operators
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 from dask_exo.partitions.kernels.sort_keys import pack
 
 
@@ -33,11 +33,11 @@ def not_aligned(name: str, left: LabelledRows, right: LabelledRows) -> DeviceOpe
     """Return the error for an operation on rows of different labels."""
     return unsupported(
         f"{name} of {len(left)} and {len(right)} rows with different labels",
-        f"merge them on the index, or {ON_HOST}",
+        f"merge them by a column, or {ON_HOST}",
     )
 
 
-class LabelledRows:
+class LabelledRows(Operators):
     """Base of `DeviceSeries` and `DeviceFrame`: columns of one length, and labels of the rows.
 
     Attributes
@@ -49,7 +49,6 @@ class LabelledRows:
     arrays: list[Column]
     _index: DeviceIndex
     _with: Callable[..., Any]  # replaces the columns, and the index; names stay
-    _named: Callable[[], list[tuple[Any, Column]]]  # returns names and columns
     to_pandas: Callable[[], Any]
 
     def each(self, change: Callable[[Column], Column]) -> Any:
@@ -89,17 +88,16 @@ class LabelledRows:
 
     @index.setter
     def index(self, index: Any) -> None:
-        if not isinstance(index, DeviceIndex) and hasattr(index, "column"):
-            index = DeviceIndex.of([index.column], [index.name])
-        index = self._as_index(index)
+        if not isinstance(index, DeviceIndex):
+            is_series = hasattr(index, "column")
+            index = (
+                DeviceIndex.of([index.column], [index.name])
+                if is_series
+                else from_pandas(pd.Index(index), self.module)
+            )
         if len(index) != len(self._index):
             raise ValueError(f"{len(index)} labels were given for {len(self._index)} rows")
         self._index = index
-
-    def _as_index(self, labels: Any) -> DeviceIndex:
-        if isinstance(labels, DeviceIndex):
-            return labels
-        return from_pandas(pd.Index(labels), self.module)
 
     @property
     def module(self) -> str:
@@ -127,7 +125,7 @@ class LabelledRows:
 
     @property
     def loc(self) -> LabelSelector:
-        """Selector of rows by label or mask."""
+        """Selector of rows by a condition, or by a range of labels."""
         return LabelSelector(self)
 
     def take_rows(self, rows: Any) -> Any:
@@ -135,11 +133,6 @@ class LabelledRows:
         if not isinstance(rows, slice) and getattr(rows, "dtype", None) == np.dtype(bool):
             rows = arrays.of(rows).flatnonzero(rows)  # once, not for each column
         return self._with([c.take(rows) for c in self.arrays], self._index.take(rows))
-
-    def take_or_null(self, rows: Any) -> Any:
-        """Take rows by positions, -1 giving nulls."""
-        columns = [column.take_or_null(rows, name=name) for name, column in self._named()]
-        return self._with(columns, numbered(len(rows), self.module))
 
     def head(self, n: int = 5) -> Any:
         """Return the first rows."""
@@ -160,19 +153,9 @@ class LabelledRows:
         column = getattr(rows, "column", None)
         return arrays.module(self.module).asarray(rows if column is None else column.values)
 
-    def reindex(self, labels: DeviceIndex) -> Any:
-        """Take rows by label; missing labels give nulls."""
-        from dask_exo.partitions.gpu_frames.merge import pairs
-
-        left, rows = pairs(labels.levels, self._index.levels, "left")
-        if len(left) != len(labels):
-            raise ValueError("cannot reindex on an axis with duplicate labels")
-        return self.take_or_null(rows).with_index(labels)
-
     def sort_index(self, ascending: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
         """Sort rows by the index."""
-        keys = [sort_keys.encode(level, descending=not ascending) for level in self._index.levels]
-        return self.take_rows(arrays.argsort(pack(keys)))
+        return self.take_rows(in_order(self._index.levels, [ascending] * self._index.nlevels))
 
     def groupby(self, by: Any = None, **options: Any) -> Any:
         """Group rows; see `DeviceGroupBy`."""
@@ -180,116 +163,52 @@ class LabelledRows:
 
         return DeviceGroupBy(self, by, **options)
 
+    def __neg__(self) -> Any:
+        return self.each(lambda column: transform.ufunc(column, "negative"))
 
-class RowsOfFrame(LabelledRows):
-    """Mixin of `DeviceFrame`: operations on whole rows."""
+    def __invert__(self) -> Any:
+        return self.each(lambda column: transform.ufunc(column, "invert"))
 
-    labels: pd.Index
-    choose_columns: Any
-    drop: Any
-    __getitem__: Callable[..., Any]
+    def pow(self, exponent: Any) -> Any:
+        """Raise values to a power, as Dask's variance of groups does."""
+        return self**exponent
 
-    @property
-    def _constructor_sliced(self) -> Any:
-        from dask_exo.partitions.gpu_frames.series import DeviceSeries
+    def abs(self) -> Any:
+        """Return absolute values."""
+        return self.each(lambda column: transform.ufunc(column, "absolute"))
 
-        return DeviceSeries
-
-    def row(self, place: int) -> pd.Series:
-        """Return one row, on the host."""
-        place = place % len(self) if -len(self) <= place < 0 else place
-        return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
-
-    def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> Any:
-        """Reset the index to row numbers; it becomes columns, unless it is dropped."""
-        if level is not None:
-            raise unsupported("reset_index(level=...)")
-        frame = self.numbered()
-        if drop:
-            return frame
-        index = self._index
-        for i in reversed(range(index.nlevels)):
-            default = "index" if index.nlevels == 1 else f"level_{i}"
-            name = default if index.names[i] is None else index.names[i]
-            if self.labels.nlevels > 1 and not isinstance(name, tuple):
-                name = (name, *[""] * (self.labels.nlevels - 1))
-            frame.insert(0, name, index.levels[i])
-        return frame
-
-    def set_index(self, keys: Any, drop: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
-        """Make columns the index."""
-        items = keys if isinstance(keys, list) else [keys]
-        labels = [key for key in items if not hasattr(key, "column")]
-        series = [key if hasattr(key, "column") else self[key] for key in items]
-        index = DeviceIndex.of([s.column for s in series], [s.name for s in series])
-        frame = self.drop(columns=labels) if drop and labels else self
-        return frame.with_index(index)
-
-    def sort_values(
-        self,
-        by: Any,
-        *,
-        ascending: Any = True,
-        na_position: str = "last",
-        ignore_index: bool = False,
-        **_: Any,
-    ) -> Any:
-        """Sort rows by columns in a stable way."""
-        names = list(by) if isinstance(by, (list, pd.Index)) else [by]
-        flags = (
-            list(ascending) if isinstance(ascending, (list, tuple)) else [ascending] * len(names)
+    def round(self, decimals: int = 0) -> Any:
+        """Round floats to some decimals."""
+        return self.each(
+            lambda c: replace(c, values=c.values.round(decimals)) if c.kind == "f" else c
         )
-        keys = [
-            sort_keys.encode(column, descending=not flag, nulls_first=na_position == "first")
-            for column, flag in zip(self.key_columns(names), flags, strict=True)
-        ]
-        ordered = self.take_rows(arrays.argsort(pack(keys)))
-        return ordered.numbered() if ignore_index else ordered
 
-    def key_columns(self, names: Sequence[Any]) -> list[Column]:
-        """Return columns by label, or levels of the index by name; all of them for ``[None]``."""
-        if list(names) == [None]:
-            return list(self._index.levels)
-        return [
-            self[name].column
-            if name in self.labels
-            else self._index.levels[self._index.place(name)]
-            for name in names
-        ]
+    def isin(self, values: Any) -> Any:
+        """Return which values are among others."""
+        return self.each(
+            lambda column: Column(transform.is_in(column, values), as_nullable(bool, column.dtype))
+        )
 
-    def drop_duplicates(
-        self, subset: Any = None, *, keep: Any = "first", ignore_index: bool = False, **_: Any
-    ) -> Any:
-        """Drop the rows that `duplicated` marks."""
-        rest = self.take_rows(~self.duplicated(subset, keep).column.values)
-        return rest.numbered() if ignore_index else rest
+    def isna(self) -> Any:
+        """Return which values are null."""
+        return self.each(lambda column: Column(column.nulls(), np.dtype(bool)))
 
-    def duplicated(self, subset: Any = None, keep: Any = "first") -> Any:
-        """Mark rows that equal an earlier row, or a later one for ``keep="last"``."""
-        names = self.labels if subset is None else subset
-        names = list(names) if isinstance(names, (list, pd.Index)) else [names]
-        mask = arrays.module(self.module).ones(len(self), bool)
-        if not names or not len(self):
-            mask &= False
-        else:
-            grouped = group_rows([sort_keys.encode(self[name].column) for name in names])
-            if keep in ("first", "last"):
-                mask[grouped.first if keep == "first" else grouped.last] = False
-            else:
-                mask = (grouped.sizes > 1)[grouped.ids]
-        return self._constructor_sliced.of(Column(mask, np.dtype(bool)), self._index)
+    def notna(self) -> Any:
+        """Return which values are not null."""
+        return self.each(lambda column: Column(~column.nulls(), np.dtype(bool)))
 
-    def dropna(self, *, how: Any = "any", subset: Any = None, thresh: Any = None, **_: Any) -> Any:
-        """Drop rows with nulls."""
-        columns = self.arrays
-        if subset is not None:
-            names = list(subset) if isinstance(subset, (list, pd.Index)) else [subset]
-            columns = self[names].arrays
-        counts = arrays.module(self.module).zeros(len(self), np.int64)
-        for column in columns:
-            counts = counts + ~column.nulls()
-        least = thresh if isinstance(thresh, int) else (len(columns) if how == "any" else 1)
-        return self.take_rows(counts >= least)
+    isnull, notnull = isna, notna
+
+
+def in_order(
+    columns: Sequence[Column], ascending: Sequence[bool], *, nulls_first: bool = False
+) -> Any:
+    """Return the (n,) rows in the stable order of some columns."""
+    keys = [
+        sort_keys.encode(column, descending=not up, nulls_first=nulls_first)
+        for column, up in zip(columns, ascending, strict=True)
+    ]
+    return arrays.argsort(pack(keys))
 
 
 class PositionSelector:
@@ -305,9 +224,7 @@ class PositionSelector:
             owner = owner.choose_columns(columns)
         if isinstance(key, (int, np.integer)):
             return owner.row(int(key))
-        if isinstance(key, slice):
-            return owner if key == slice(None) else owner.take_rows(key)
-        return owner.take_rows(owner.positions(as_mask(key)))
+        return owner.take_rows(key if isinstance(key, slice) else owner.positions(as_mask(key)))
 
 
 class LabelSelector(PositionSelector):
@@ -321,13 +238,8 @@ class LabelSelector(PositionSelector):
                 owner = owner[columns]
         if isinstance(key, slice):
             return owner if key == slice(None) else owner.take_rows(self._between(key))
-        if pd.api.types.is_scalar(key):
-            matches = binary("eq", owner.index.column, key).values
-            if not bool(matches.any()):
-                raise KeyError(key)
-            return owner.take_rows(matches)
         if getattr(key, "dtype", None) not in ("bool", "boolean"):
-            raise unsupported("loc with a list of labels", f"filter by a column, or {ON_HOST}")
+            raise unsupported("loc with labels", f"filter by a column, or {ON_HOST}")
         return owner.take_rows(owner.positions(as_mask(key)))
 
     def _between(self, key: slice) -> slice:

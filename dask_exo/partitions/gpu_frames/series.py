@@ -10,24 +10,24 @@ import pandas as pd
 
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import CATEGORY, NUMBERS, TEXT, Column, unsupported
+from dask_exo.partitions.gpu_frames.column import NUMBERS, TEXT, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary, refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
-from dask_exo.partitions.gpu_frames.rows import as_mask, not_aligned
-from dask_exo.partitions.gpu_frames.summary import SummaryOfSeries
+from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, not_aligned
+from dask_exo.partitions.gpu_frames.sort_keys import group_rows
 from dask_exo.partitions.gpu_frames.transform import cast, stack
-from dask_exo.partitions.gpu_frames.values import Categories
 
 _OPERATORS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "truediv",
               "true_divide": "truediv", "power": "pow"}  # fmt: skip
 
 
-class DeviceSeries(SummaryOfSeries):
+class DeviceSeries(LabelledRows):
     """Series in GPU memory with the interface of a pandas Series.
 
     The constructor copies values of the host to numpy, which simulates a GPU; see `from_pandas`.
     """
 
+    name: Any
     ndim = 1
 
     def __init__(
@@ -63,20 +63,13 @@ class DeviceSeries(SummaryOfSeries):
     def _with(self, columns: Sequence[Column], index: DeviceIndex | None = None) -> DeviceSeries:
         return DeviceSeries.of(columns[0], self._index if index is None else index, self.name)
 
-    def _named(self) -> list[tuple[Any, Column]]:
-        return [(self.name, self.column)]
-
-    def _like(self, column: Column) -> DeviceSeries:
-        return self._with([column])
-
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceSeries.of, (self.column, self._index, self.name)
 
     @property
-    def _constructor_expanddim(self) -> Any:
-        from dask_exo.partitions.gpu_frames.frame import DeviceFrame
-
-        return DeviceFrame
+    def column(self) -> Column:
+        """The only column."""
+        return self.arrays[0]
 
     @property
     def dtype(self) -> Any:
@@ -127,7 +120,7 @@ class DeviceSeries(SummaryOfSeries):
         if method != "__call__" or options or len(inputs) > 2:
             return NotImplemented
         if len(inputs) == 1:
-            return self._like(transform.ufunc(self.column, ufunc.__name__))
+            return self.each(lambda column: transform.ufunc(column, ufunc.__name__))
         if ufunc.__name__ not in _OPERATORS:
             return NotImplemented
         reflected = inputs[0] is not self
@@ -155,8 +148,7 @@ class DeviceSeries(SummaryOfSeries):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return self.take_rows(key)
-        selected = self.loc[key]
-        return selected.row(0) if pd.api.types.is_scalar(key) and len(selected) == 1 else selected
+        return self.loc[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         value = value.column if isinstance(value, DeviceSeries) else value
@@ -180,15 +172,10 @@ class DeviceSeries(SummaryOfSeries):
         sides = (other, self.column) if reflected else (self.column, other)
         return DeviceSeries.of(binary(name, *sides), self._index, label)
 
-    @property
-    def cat(self) -> Categories:
-        """Functions of categories."""
-        return Categories(self.column, self._like)
-
     def astype(self, dtype: Any, **_: Any) -> DeviceSeries:
         """Convert values to another dtype."""
         dtype = dtype.get(self.name, self.dtype) if isinstance(dtype, dict) else dtype
-        return self._like(cast(self.column, dtype))
+        return self._with([cast(self.column, dtype)])
 
     def between(self, left: Any, right: Any, inclusive: Any = "both") -> Any:
         """Return whether values are between two bounds."""
@@ -198,7 +185,7 @@ class DeviceSeries(SummaryOfSeries):
     def fillna(self, value: Any = None, **_: Any) -> DeviceSeries:
         """Replace nulls by a value."""
         value = value.column if isinstance(value, DeviceSeries) else value
-        return self._like(transform.fill(self.column, value))
+        return self._with([transform.fill(self.column, value)])
 
     def row(self, place: int) -> Any:
         """Return one value."""
@@ -214,9 +201,10 @@ class DeviceSeries(SummaryOfSeries):
 
     def to_frame(self, name: Any = None) -> Any:
         """Make a frame of the column."""
+        from dask_exo.partitions.gpu_frames.frame import DeviceFrame
+
         name = self.name if name is None else name
-        label = pd.Index([0 if name is None else name])
-        return self._constructor_expanddim.of(self.arrays, label, self._index)
+        return DeviceFrame.of(self.arrays, pd.Index([0 if name is None else name]), self._index)
 
     def reset_index(self, level: Any = None, *, drop: bool = False, name: Any = None) -> Any:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
@@ -228,6 +216,15 @@ class DeviceSeries(SummaryOfSeries):
         """Apply a function to a frame of the only column "x"."""
         frame = change(self.to_frame("x"))
         return self._with(frame.arrays, frame.index)
+
+    def reindex(self, labels: DeviceIndex) -> DeviceSeries:
+        """Take rows by label; missing labels give nulls."""
+        from dask_exo.partitions.gpu_frames.merge import pairs
+
+        left, rows = pairs(labels.levels, self._index.levels, "left")
+        if len(left) != len(labels):
+            raise ValueError("cannot reindex on an axis with duplicate labels")
+        return self._with([self.column.take_or_null(rows, name=self.name)], labels)
 
     def sort_values(self, **options: Any) -> DeviceSeries:
         """Sort rows by the values in a stable way; see `DeviceFrame.sort_values`."""
@@ -251,11 +248,41 @@ class DeviceSeries(SummaryOfSeries):
         column = self.column
         if column.xp is not xp:
             column = interop.from_pandas(self.to_pandas(), xp)
-        if CATEGORY in (column.kind, other.kind):
-            column = cast(column, other.dtype) if column.kind != CATEGORY else column
-            other = interop.recategorize(other, column.dtype)
         values = stack([column, other])
-        is_coded = column.kind in (TEXT, CATEGORY)
+        is_coded = column.kind == TEXT
         keys = values.values.astype(np.int64) if is_coded else sort_keys.ascending(values)
         counts = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
         return int(counts[0]) if is_scalar else counts
+
+    def unique(self) -> DeviceSeries:
+        """Return distinct values, in order of appearance."""
+        grouped = group_rows([sort_keys.encode(self.column)], sort=False)
+        return self._with([self.column.take(grouped.first)], numbered(grouped.count, self.module))
+
+    def quantile(self, q: Any = 0.5, interpolation: Any = "linear") -> Any:
+        """Compute quantiles, on the host."""
+        column = reductions.quantile(self.column, np.atleast_1d(q), interpolation)
+        quantiles = pd.Series(interop.to_array(column), dtype=column.dtype)
+        if pd.api.types.is_scalar(q):
+            return quantiles.iloc[0]
+        return pd.Series(quantiles.array, pd.Index(q), name=self.name)
+
+    @property
+    def is_monotonic_increasing(self) -> bool:
+        """True if no value is smaller than the one before."""
+        return transform.monotonic(self.column)
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    supported = {"skipna", "min_count", "ddof", "dropna"}
+
+    def run(self: DeviceSeries, axis: Any = None, **options: Any) -> Any:  # noqa: ARG001
+        chosen = {k: v for k, v in options.items() if k in supported}
+        return reductions.reduce(name, self.column, **chosen)
+
+    run.__doc__ = f"Reduce the values by {name}."
+    return run
+
+
+for _name in reductions.REDUCTIONS:
+    setattr(DeviceSeries, _name, _reduction(_name))

@@ -14,7 +14,6 @@ from pandas.errors import IntCastingNaNError
 
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import (
-    CATEGORY,
     NUMBERS,
     TEXT,
     TIMES,
@@ -28,35 +27,29 @@ from dask_exo.partitions.gpu_frames.column import (
     unsupported,
 )
 from dask_exo.partitions.gpu_frames.elementwise import in_unit
-from dask_exo.partitions.gpu_frames.interop import (
-    factorize,
-    map_distinct,
-    recategorize,
-    to_index,
-    unify,
-)
+from dask_exo.partitions.gpu_frames.interop import unify
 
 
-def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
+def cast(column: Column, dtype: Any) -> Column:
     """Convert a column to a dtype, as pandas does.
 
     Raises
     ------
     IntCastingNaNError
         A null or infinite value would become an integer.
+    DeviceOperationError
+        Only the host converts between these dtypes.
     DeviceTypeError
         Columns on a GPU cannot have the dtype.
     """
     if dtype is str or (isinstance(dtype, str) and dtype == "str"):
         dtype = pd.StringDtype(na_value=np.nan)
     dtype = pandas_dtype(dtype)
-    if dtype == column.dtype and not isinstance(dtype, pd.CategoricalDtype):
+    if dtype == column.dtype:
         return column
     old_kind, new_kind = column.kind, kind_of(dtype)
-    if new_kind == CATEGORY:
-        return _to_category(column, dtype)
     if old_kind == TEXT and new_kind == TEXT:
-        return replace(column, dtype=dtype, words=column.dictionary.astype(dtype))
+        return replace(column, dtype=dtype, words=column.words.astype(dtype))
     if old_kind in NUMBERS and new_kind in NUMBERS:
         return _to_number(column, dtype)
     same_zone = isinstance(dtype, np.dtype) == isinstance(column.dtype, np.dtype)
@@ -64,8 +57,7 @@ def cast(column: Column, dtype: Any) -> Column:  # noqa: PLR0911  a case each
         return Column(in_unit(column, unit_of(dtype)), dtype)
     if old_kind in TIMES and dtype == np.int64:
         return Column(_without_nulls(column, dtype).values, dtype)
-    missing = False if dtype == np.dtype(bool) and old_kind == TEXT else None
-    return map_distinct(column, lambda values: values.astype(dtype), missing)
+    raise unsupported(f"astype({str(dtype)!r}) of a column of {column.dtype}")
 
 
 def _to_number(column: Column, dtype: Any) -> Column:
@@ -97,18 +89,8 @@ def _without_nulls(column: Column, dtype: Any) -> Column:
     return column
 
 
-def _to_category(column: Column, dtype: pd.CategoricalDtype) -> Column:
-    if column.kind == CATEGORY:
-        return column if dtype.categories is None else recategorize(column, dtype)
-    values, places = factorize(column)
-    category = Column(places, pd.CategoricalDtype(to_index(values), bool(dtype.ordered)))
-    return category if dtype.categories is None else recategorize(category, dtype)
-
-
 def stack(columns: Sequence[Column]) -> Column:
     """Concatenate columns, in the dtype that pandas gives the result.
-
-    Categories are united as Dask does.
 
     Raises
     ------
@@ -117,12 +99,12 @@ def stack(columns: Sequence[Column]) -> Column:
     """
     if len(columns) == 1:
         return columns[0]
-    if len({c.dtype for c in columns}) > 1 and {c.kind for c in columns} != {CATEGORY}:
+    if len({c.dtype for c in columns}) > 1:
         dtype = columns[0].dtype
         for column in columns[1:]:
             dtype = _common_dtype(dtype, column.dtype)
         columns = [cast(column, dtype) for column in columns]
-    if columns[0].kind in (TEXT, CATEGORY):
+    if columns[0].kind == TEXT:
         columns = unify(columns)
     xp = columns[0].xp
     valid = None
@@ -134,12 +116,9 @@ def stack(columns: Sequence[Column]) -> Column:
 @lru_cache(maxsize=256)
 def _common_dtype(a: Any, b: Any) -> Any:
     """Return the dtype that pandas gives rows of both."""
-    plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in (a, b)]
-    if plain[0] == plain[1]:
-        return plain[0]
     ones = [
         pd.Series(np.zeros(1, d)) if isinstance(d, np.dtype) else pd.Series([None], dtype=d)
-        for d in plain
+        for d in (a, b)
     ]
     return pd.concat(ones, ignore_index=True).dtype
 
@@ -168,13 +147,7 @@ def constant(value: Any, length: int, xp: Any) -> Column:
 def _like(value: Any, column: Column) -> Column:
     """Convert a value to a column of length 1, in the dtype of another column if it has room."""
     dtype: Any = column.dtype
-    if column.kind == CATEGORY:
-        if not pd.isna(value) and value not in dtype.categories:
-            raise TypeError(
-                f"Cannot setitem on a Categorical with a new category ({value}), set the "
-                f"categories first"
-            )
-    elif not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
+    if not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
         holder = pd.Series(interop.to_array(column.take(slice(0, 1))), dtype=dtype)
         joined = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
         is_fraction = isinstance(value, (float, np.floating)) and value % 1 != 0
@@ -192,8 +165,6 @@ def choose(condition: Any, column: Column, other: Any) -> Column:
     if bool(condition.all()):
         return column
     second = other if isinstance(other, Column) else _like(other, column)
-    if column.kind == CATEGORY:
-        second = recategorize(second, column.dtype)
     values = stack([column, second])
     at = xp.arange(len(column)) if len(second) == len(column) > 1 else xp.zeros(len(column), int)
     rows = xp.where(condition, xp.arange(len(column)), at + len(column))
@@ -214,9 +185,9 @@ def is_in(column: Column, values: Any) -> Any:
     targets = pd.Series(list(values))
     has_null = bool(targets.isna().any())
     targets = targets[targets.notna()]
-    if column.kind in (TEXT, CATEGORY):
-        places = column.dictionary.get_indexer(pd.Index(targets.unique()))
-        table = np.zeros(len(column.dictionary) + 1, bool)
+    if column.kind == TEXT:
+        places = column.words.get_indexer(pd.Index(targets.unique()))
+        table = np.zeros(len(column.words) + 1, bool)
         table[places[places >= 0]] = True
         flags = xp.asarray(table)[column.values]
     elif not len(targets):

@@ -76,7 +76,6 @@ def rows(n: int, seed: int = 0) -> pd.DataFrame:
             ),
             "n": pd.array(random.choice([1, 2, None], n), dtype="Int64"),
             "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(random.integers(0, 99, n), "h"),
-            "c": pd.Categorical.from_codes(random.integers(-1, 2, n), ["x", "y"]),
             "b": random.random(n) < 0.5,
         }
     )
