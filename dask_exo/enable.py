@@ -23,7 +23,7 @@ from dask_exo.execution.background import stop_all
 from dask_exo.report.live import Live
 from dask_exo.scheduler import Scheduler, connect, start
 
-get = Scheduler()
+get: Scheduler = Scheduler()
 
 
 class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used like a function

@@ -74,6 +74,8 @@ class Promise:
     behind it may be the `Failure` of that task.
     """
 
+    futures: Futures | None
+
     def __init__(
         self, futures: Futures | None = None, location: Local | Remote | None = None
     ) -> None:
@@ -81,7 +83,7 @@ class Promise:
         self._error: BaseException | None = None
         self._known = threading.Event()
         _promises.add(self)
-        self.token = uuid.uuid4().hex
+        self.token: str = uuid.uuid4().hex
         self.fingerprint: str | None = None  # of its task, if checkpoints are on
         if location is not None:
             self._known.set()

@@ -70,8 +70,8 @@ class DataFrameSource(PipelineSource):
     """A Dask dataframe; if it only reads Parquet files, in partitions for all slots."""
 
     def __init__(self, frame: dd.DataFrame) -> None:
-        self.frame = new_collection(_planned_reads(frame.expr))
-        self.count = int(self.frame.npartitions)
+        self.frame: Any = new_collection(_planned_reads(frame.expr))
+        self.count: int | None = int(self.frame.npartitions)
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""
@@ -80,6 +80,8 @@ class DataFrameSource(PipelineSource):
 
 class BagSource(PipelineSource):
     """A Dask bag: a row for each element."""
+
+    count: int | None
 
     def __init__(self, bag: db.Bag) -> None:
         self._bag, self.count = bag, int(bag.npartitions)
@@ -96,7 +98,7 @@ class IterableSource(PipelineSource):
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = items
         self._used = False
-        self.count = len(items) if isinstance(items, Sized) else None
+        self.count: int | None = len(items) if isinstance(items, Sized) else None
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:  # noqa: ARG002
         """Start; raise `PipelineError` if an iterator is used for the second time."""
@@ -115,7 +117,7 @@ class ChainedSources(PipelineSource):
 
     def __init__(self, sources: Sequence[PipelineSource]) -> None:
         self._sources = sources
-        self.count = sum_of([source.count for source in sources])
+        self.count: int | None = sum_of([source.count for source in sources])
 
     def start(self, config: Config, put: Put) -> tuple[BlockIterator, bool]:
         """Start; see `PipelineSource.start`."""

@@ -100,7 +100,7 @@ class MapOutput(list[Ref]):
 
     def __init__(self, owned: Sequence[range], parts: int = 1) -> None:
         super().__init__()
-        self.owned = tuple(owned)
+        self.owned: tuple[range, ...] = tuple(owned)
         self.parts = parts  # number
         self.sizes: tuple[int, ...] = ()  # bytes of each block, once the receipt is read
         self.final = False  # until these refs stay: a speculative attempt may replace them all
@@ -122,9 +122,9 @@ class Places:
     """Nodes that run the tasks of a shuffle; others may join, and some leave, before it ends."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.slots_of = {node.id: node.slots for node in nodes}
-        self.share = 1.0  # of the slots, that the shuffle may use
-        self.joined = False  # whether a node has joined since the shuffle began
+        self.slots_of: dict[str, int] = {node.id: node.slots for node in nodes}
+        self.share: float = 1.0  # of the slots, that the shuffle may use
+        self.joined: bool = False  # whether a node has joined since the shuffle began
 
     def update(self, nodes: Sequence[Node]) -> None:
         """Use other nodes."""

@@ -119,8 +119,8 @@ class InlineFutures(Futures):
     shares_memory = False
 
     def __init__(self, nodes: Sequence[Node] = (Node("inline", 1, 2**30),)) -> None:
-        self.calls = 0
-        self.objects = 0
+        self.calls: int = 0
+        self.objects: int = 0
         self.actors: set[InlineActor] = set()  # not stopped
         self._nodes = list(nodes)
         self._ids = frozenset(node.id for node in nodes)

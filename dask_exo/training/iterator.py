@@ -52,6 +52,10 @@ class Epochs(Iterator[Any]):
         consumer until the first epoch has been shuffled.
     """
 
+    epoch: int
+    batches: int
+    steps: int
+
     def __init__(
         self,
         source: ShardSource,
