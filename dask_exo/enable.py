@@ -98,7 +98,8 @@ class enable(contextlib.AbstractContextManager["enable"]):  # noqa: N801  used l
             _check_effective()
             self._connected = self._connect(current)
             if current.live and not any(e._live for e in _enabled):
-                self._live = Live()
+                joined = self._was_running or current.address is not None
+                self._live = Live(self.cluster.dashboard if joined else "")
         except BaseException:
             self._leave()
             raise

@@ -327,11 +327,12 @@ class Failure:
     key: Any  # of the task
     links: tuple[Link, ...]  # the exception and its causes; empty if it cannot be pickled
     text: str  # the traceback
+    printed: str = ""  # the last lines that the worker printed
 
     @classmethod
-    def of(cls, key: Any, error: BaseException) -> Failure:
+    def of(cls, key: Any, error: BaseException, printed: str = "") -> Failure:
         """Pickle ``error`` and its causes."""
-        return cls(key, tuple(_links(error)), "".join(traceback.format_exception(error)))
+        return cls(key, tuple(_links(error)), "".join(traceback.format_exception(error)), printed)
 
     def reraise(self) -> NoReturn:
         """Raise `error`."""

@@ -18,6 +18,7 @@ import psutil
 
 from dask_exo.cluster.futures import current_node, shares_process
 from dask_exo.cluster.object_storage import take_counts
+from dask_exo.cluster.sampling import Stack, TaskSamples
 
 _numbers = count(1)
 _run: ContextVar[int] = ContextVar("run", default=0)
@@ -29,7 +30,8 @@ class CallSpan(NamedTuple):
     ``process`` is the number of a process, or of a thread of the driver. ``node`` is empty if
     unknown; ``start`` is in seconds since 1970 by the clock of the node;
     ``rss`` is the memory of the process at the end in bytes, including pages of the object store.
-    ``requests`` are those to object storage, by operation.
+    ``requests`` are those to object storage, by operation. ``samples`` is None unless an observer
+    needs details.
     """
 
     node: str
@@ -38,13 +40,14 @@ class CallSpan(NamedTuple):
     seconds: float
     rss: int
     requests: Mapping[str, int] = {}
+    samples: TaskSamples | None = None
 
 
-def call_span(seconds: float) -> CallSpan:
+def call_span(seconds: float, samples: TaskSamples | None = None) -> CallSpan:
     """Return the span of a call of this process that ends now."""
     start, rss = wall_time() - seconds, _process().memory_info().rss
     process = threading.get_native_id() if shares_process() else os.getpid()
-    return CallSpan(current_node() or "", process, start, seconds, rss, take_counts())
+    return CallSpan(current_node() or "", process, start, seconds, rss, take_counts(), samples)
 
 
 def wall_time() -> float:
@@ -150,6 +153,15 @@ class TasksFinished(Event):
     each: tuple[tuple[Any, float, int], ...] = ()
     gpus: float = 0.0
     moved: int = 0
+
+
+@dataclass(frozen=True)
+class TaskFailed(Event):
+    """A task has failed: its key, its traceback, and the last lines that its worker printed."""
+
+    key: Any
+    traceback: str
+    printed: str
 
 
 @dataclass(frozen=True)
@@ -277,7 +289,7 @@ class StageSeen(Event):
 
     Queued inputs, running and finished tasks, outputs and their bytes so far, seconds of work, and
     the bottleneck, as of `ClusterSeen`. ``gpus`` is the request of one task, and ``moved`` is that
-    of `TasksFinished`.
+    of `TasksFinished`. ``stacks`` are samples of its tasks since the last such event.
     """
 
     name: str
@@ -290,6 +302,7 @@ class StageSeen(Event):
     waits: str
     gpus: float = 0.0
     moved: int = 0
+    stacks: Mapping[Stack, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -340,7 +353,7 @@ def observing(observer: Observer, *, closely: bool = True) -> Iterator[None]:
     """Call ``observer`` with the events of all runs of this process, in any thread.
 
     Unless ``closely`` is false, costly events are collected for it: the matrix of a shuffle,
-    spilling of short runs.
+    spilling of short runs, samples of stacks.
     """
     observers = _close if closely else _casual
     observers.append(observer)

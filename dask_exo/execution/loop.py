@@ -326,7 +326,8 @@ class Run:
         )
         read = [self._values.stored_bytes(bundle.sources) for bundle in bundles]
         jobs, args = build_jobs(bundles, self._values, check=self._config.checks)
-        code = messages.TaskCode(jobs, self._config.settings, self._config.compares)
+        compares, sampled = self._config.compares, events.listening()
+        code = messages.TaskCode(jobs, self._config.settings, compares, sampled)
         data = serialize_call(code, args, by_reference=self._futures.shares_memory)
         self._watcher.started(key for bundle in bundles for key, _ in bundle.nodes)
         if bundles[0].group not in self._stats:

@@ -89,11 +89,12 @@ class MapCode(NamedTuple):
 
 
 class TaskCode(NamedTuple):
-    """The code of a task: jobs, their ``dask.config``, and whether outputs get a digest."""
+    """The code of a task: jobs, and their ``dask.config``."""
 
     jobs: list[Job]
     settings: Any
-    compares: bool
+    compares: bool  # outputs get a digest
+    is_sampled: bool = False  # an observer wants samples of what it does
     map: MapCode | None = None
 
 

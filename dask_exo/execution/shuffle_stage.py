@@ -127,7 +127,8 @@ class StageMaps:
         map_code = messages.MapCode(
             self._stage.partitioner, self._block, start, self._observed, filtered
         )
-        code = messages.TaskCode(jobs, self._config.settings, self._config.compares, map_code)
+        compares, sampled = self._config.compares, events.listening()
+        code = messages.TaskCode(jobs, self._config.settings, compares, sampled, map_code)
         return serialize_call(code, refs, by_reference=self._by_reference), *refs
 
     def note_receipt(self, receipt: Receipt) -> None:

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 
@@ -14,6 +14,7 @@ from dask_exo import events
 from dask_exo.cluster.futures import Futures, Ref, SubmitOptions
 from dask_exo.errors import (
     ExoError,
+    Failure,
     OutOfMemoryError,
     OwnerUnreachableError,
     SerializationError,
@@ -134,7 +135,13 @@ def raise_remote(receipt: messages.JobReceipt) -> None:
             registry=_warned_before,
         )
     if receipt.failure is not None:
-        receipt.failure.reraise()
+        raise_failure(receipt.failure)
+
+
+def raise_failure(failure: Failure) -> NoReturn:
+    """Tell observers that a task has failed, and raise its exception."""
+    events.emit(events.TaskFailed(failure.key, failure.text, failure.printed))
+    failure.reraise()
 
 
 @dataclass(slots=True)
@@ -189,7 +196,7 @@ class TaskCall:
             yield events.TasksFinished(
                 name, len(tasks), seconds, nbytes, here, tuple(tasks), gpus, moved[name]
             )
-            span = span and span._replace(start=span.start + seconds, requests={})
+            span = span and span._replace(start=span.start + seconds, requests={}, samples=None)
 
 
 def receipts(futures: Futures, refs: Sequence[Ref], name: Callable[[Ref], str]) -> list[Any]:

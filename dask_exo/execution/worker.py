@@ -36,6 +36,7 @@ from dask_exo.cluster.ownership import (
     size_of,
     writable,
 )
+from dask_exo.cluster.sampling import printed, sampling
 from dask_exo.cluster.task_status import OutputDigest, report_output
 from dask_exo.errors import Failure, StoreFullError
 from dask_exo.events import call_span
@@ -77,7 +78,7 @@ def run_bundles(data: bytes | TaskCode, small: int | None, *args: Any) -> list[A
     values: list[Any] = []
     receipts: list[JobReceipt] = []
     largest = sys.maxsize if small is None else small
-    with running(data, args) as code:
+    with running(data, args) as code, sampling(__name__, on=code.is_sampled) as take:
         start = begin = time.perf_counter()
         for job, outcome in zip(code.jobs, run_jobs(code.jobs, args, data), strict=True):
             known = small is None or shares_process()  # nothing is sent, or all is
@@ -99,7 +100,7 @@ def run_bundles(data: bytes | TaskCode, small: int | None, *args: Any) -> list[A
             )
             receipts.append(receipt)
             start = end
-        receipts[-1] = receipts[-1]._replace(span=call_span(start - begin))
+        receipts[-1] = receipts[-1]._replace(span=call_span(start - begin, take()))
     output_digest = _report(code, [value for value in values if value is not None])
     receipts = [r if r.small else r._replace(digest=output_digest) for r in receipts]
     return receipts if small is None else [*values, receipts]
@@ -113,7 +114,7 @@ def run_map(owned: Sequence[range], data: bytes | TaskCode, *args: Any) -> list[
     """
     start = time.perf_counter()
     outcomes: list[JobOutcome] = []
-    with running(data, args) as code:
+    with running(data, args) as code, sampling(__name__, on=code.is_sampled) as take:
         jobs, map_code = code.jobs, code.map
         assert map_code is not None
         partitioner = map_code.partitioner
@@ -136,13 +137,14 @@ def run_map(owned: Sequence[range], data: bytes | TaskCode, *args: Any) -> list[
             return _failed_map(owned, failure)
         blocks, tally = result
         sizes = np.concatenate([block.sizes for block in blocks]) if map_code.observed else None
+        samples = take()
     nbytes = tuple(block.nbytes for block in blocks)
     output_digest = _report(code, blocks)
     seconds = time.perf_counter() - start
     call = JobReceipt(
         assembled=tuple(chain.from_iterable(outcome.assembled for outcome in outcomes)),
         warnings=tuple(chain.from_iterable(out.warnings for out in outcomes))[:MOST_WARNINGS],
-        span=call_span(seconds),
+        span=call_span(seconds, samples),
         digest=output_digest,
         checkpoint_seconds=sum(outcome.checkpoint_seconds for outcome in outcomes),
     )
@@ -304,7 +306,7 @@ def catch_failure(key: Key, call: Callable[[], T]) -> tuple[T | None, Failure | 
     try:
         return call(), None
     except Exception as error:  # noqa: BLE001  the driver raises it
-        failure = Failure.of(key, error)
+        failure = Failure.of(key, error, printed())
         traceback.clear_frames(error.__traceback__)  # its frames hold values of the object store
         return None, failure
 

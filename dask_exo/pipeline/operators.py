@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_exo import events
 from dask_exo.cluster.resources import Amounts, Resources, fits, resources_of
 from dask_exo.config import Config
 from dask_exo.errors import PipelineError
@@ -140,7 +141,8 @@ def code_of(
     """Return the code of a stage; ``target`` is the bytes of its outputs."""
     transforms = [step.transform for step in steps]
     name, mode = uuid.uuid4().hex, config.nondeterminism
-    return StageCode(name, transforms, target, error_policy, config.settings, mode)
+    settings, sampled = config.settings, events.listening()
+    return StageCode(name, transforms, target, error_policy, settings, mode, sampled)
 
 
 def name_of(steps: Sequence[Operator]) -> str:

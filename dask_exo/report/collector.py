@@ -6,8 +6,8 @@ import contextlib
 import heapq
 import re
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
@@ -15,16 +15,19 @@ from typing import Any
 from dask.utils import format_bytes
 
 from dask_exo import events
+from dask_exo.cluster.sampling import Stack
 from dask_exo.events import CallSpan
 from dask_exo.report.render import duration
 from dask_exo.report.summary import (
     Figures,
     GpuShare,
+    Loads,
     Sample,
     ShuffleMatrix,
     ShuffleSummary,
     Spans,
     StageSummary,
+    TaskFailure,
     TaskGroup,
     TaskSpan,
     TaskSummary,
@@ -33,6 +36,7 @@ from dask_exo.report.summary import (
 TOP = 10  # tasks that are named
 TOKEN = re.compile(r"-([0-9a-f]{4})[0-9a-f]{28}$")
 MATRICES = 40  # only those of the largest shuffles are stored
+MOST_STACKS = 2_000  # different ones of a group
 MOST_ROWS = 8  # rows of progress that are shown
 
 
@@ -83,6 +87,11 @@ class ProgressRow:
         """True if it has started and not finished."""
         return self.done > 0 and (not self.total or self.done < self.total)
 
+    @property
+    def share(self) -> float | None:
+        """Share that is done; None if the total is unknown."""
+        return self.done / self.total if self.total else None
+
     def left(self, now: float) -> float | None:
         """Return the remaining seconds at the present rate; None if unknown.
 
@@ -116,21 +125,31 @@ Name = tuple[int, str]
 class Collector:
     """An observer that accumulates the events of all runs it sees.
 
-    If ``detailed``, it stores data of plots: ``spans``, ``samples`` and ``matrices``. Otherwise
-    memory is a few numbers for each group of tasks and each shuffle. ``calls``, ``objects``,
-    ``spilled`` and ``restored`` are those of `Figures`.
+    If ``detailed``, it stores data of plots: ``spans``, ``samples``, ``matrices``, ``stacks`` by
+    group, and ``loads`` of machines. Otherwise memory is a few numbers for each group of tasks and
+    each shuffle. ``calls``, ``objects``, ``spilled`` and ``restored`` are those of `Figures`.
     """
+
+    started: float  # seconds since 1970
+    calls: int
+    objects: int
+    spilled: int
+    restored: int
+    requests: Counter[str]  # to object storage, by operation
+    repeated: Counter[str]  # group → partitions recomputed after a loss
+    spans: Spans
+    loads: Loads
 
     def __init__(self, *, detailed: bool = False) -> None:
         self.detailed = detailed
-        self.spans = Spans()
+        self.spans, self.loads = Spans(), Loads()
         self.matrices: dict[Name, ShuffleMatrix] = {}
         self.samples: list[Sample] = []
+        self.stacks: dict[str, Counter[Stack]] = {}
         self.active_runs: dict[int, float] = {}  # run → its start
-        self.started, self._ended = float("inf"), 0.0  # seconds since 1970
+        self.started, self._ended = float("inf"), 0.0
         self.calls = self.objects = self.spilled = self.restored = 0
-        self.requests = Counter[str]()  # to object storage, by operation
-        self.repeated = Counter[str]()  # group → partitions recomputed after a loss
+        self.requests, self.repeated = Counter[str](), Counter[str]()
         self.shuffles: list[events.ShuffleFinished] = []
         self.checkpoints: list[events.CheckpointSeen] = []
         self.checkpoint_decisions: list[events.CheckpointDecided] = []
@@ -151,7 +170,7 @@ class Collector:
         self._waits: dict[str, Counter[str]] = defaultdict(Counter)
         self._slowest, self._largest = _TopTasks(), _TopTasks()
         self._recovered, self._operations = Counter[str](), Counter[str]()
-        self._refused: dict[str, str] = {}
+        self._refused, self._failures = dict[str, str](), deque[TaskFailure](maxlen=TOP)
 
     def __call__(self, event: events.Event) -> None:
         """Count one event."""
@@ -259,7 +278,11 @@ class Collector:
             self._add_spans(event, ran)
 
     def _add_spans(self, event: events.TasksFinished, ran: CallSpan) -> None:
-        """Add the tasks of a call as consecutive spans."""
+        """Add the tasks of a call as consecutive spans, and its samples."""
+        if ran.samples is not None:
+            self._add_stacks(event.group, ran.samples.stacks)
+            if ran.samples.load is not None:
+                self.loads.add(ran.node, ran.start + ran.seconds, ran.samples.load)
         tasks = [(seconds, 1, nbytes) for _, seconds, nbytes in event.each]
         if len(tasks) <= 1:  # a call with several maps reports only their sum
             tasks = [(ran.seconds, event.count, event.nbytes)]
@@ -268,6 +291,18 @@ class Collector:
             stop = start + seconds
             self.spans.add(TaskSpan(ran.node, ran.process, event.group, start, stop, count, nbytes))
             start = stop
+
+    def _add_stacks(self, group: str, stacks: Mapping[Stack, int]) -> None:
+        if not stacks:
+            return
+        counts = self.stacks.setdefault(group, Counter())
+        counts.update(stacks)
+        if len(counts) > 2 * MOST_STACKS:
+            self.stacks[group] = Counter(dict(counts.most_common(MOST_STACKS)))
+
+    @_note.register
+    def _(self, event: events.TaskFailed) -> None:
+        self._failures.append(TaskFailure(label(event.key), event.traceback, event.printed))
 
     @_note.register
     def _(self, event: events.PartsCut) -> None:
@@ -305,6 +340,8 @@ class Collector:
         row.done, row.nbytes = event.outputs, event.moved
         waits = f", waits for {event.waits}" if event.waits else ""
         row.note = f"{event.running} run, {event.queued} wait{waits}"
+        if self.detailed:
+            self._add_stacks(event.name, event.stacks)
 
     @_note.register
     def _(self, event: events.Recovered) -> None:
@@ -377,6 +414,7 @@ class Collector:
                 stages=tuple(stages),
                 slowest=self._slowest.all(),
                 largest=self._largest.all(),
+                failures=tuple(self._failures),
                 shares=tuple(self._shares.values()),
                 requests=dict(self.requests),
                 recovered=dict(self._recovered),

@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -46,9 +47,10 @@ SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>dask_exo</title>
 <style>%s%s</style>%s</head><body><div class="exo"><h1>dask_exo</h1><p id="footer">…</p>
 <div class="wide"><table id="rows"></table></div><div id="plots"></div>
-<p><a id="report" target="_blank" rel="noreferrer">save as a report</a></p></div>
+<p><a id="report" target="_blank" rel="noreferrer">save as a report</a>%s</p></div>
 <div id="figures"></div><script>
 const token = location.search, by = id => document.getElementById(id), drawn = new Map();
+let shown = "";
 by("report").href = "/report" + token;
 const read = async path => (await fetch(path)).json();
 const text = (tag, words) => Object.assign(document.createElement(tag), {textContent: words});
@@ -57,10 +59,18 @@ async function refresh() {
     const now = await read("/now" + token);
     by("footer").textContent = now.footer;
     by("rows").replaceChildren(...now.rows.map(row => {
-      const line = document.createElement("tr");
-      line.append(...row.map(cell => text("td", cell)));
+      const line = document.createElement("tr"), bar = document.createElement("td");
+      if (row.share !== null)
+        bar.append(Object.assign(document.createElement("progress"), {value: row.share}));
+      line.append(...row.cells.map(cell => text("td", cell)));
+      line.firstChild.after(bar);
       return line; }));
-    by("figures").innerHTML = now.html;
+    if (now.html !== shown) {
+      const summaries = which => [...document.querySelectorAll(`details${which} > summary`)];
+      const open = new Set(summaries("[open]").map(item => item.textContent));
+      by("figures").innerHTML = shown = now.html;
+      for (const item of summaries("")) item.parentElement.open = open.has(item.textContent);
+    }
   } catch (gone) { by("footer").textContent = "the program has ended, or does not answer"; }
   setTimeout(refresh, 1000);
 }
@@ -98,9 +108,13 @@ refresh(); if (window.Bokeh) draw();
 
 
 class Live:
-    """The page, while the program runs, at ``url``, which has the token."""
+    """The page, while the program runs, at ``url``, which has the token.
 
-    def __init__(self) -> None:
+    ``dashboard`` is the address of Ray's own page, which it names.
+    """
+
+    def __init__(self, dashboard: str = "") -> None:
+        self._dashboard = dashboard
         self._token = secrets.token_urlsafe(16)
         self._progress, self._record = Collector(), Collector(detailed=True)
         self._lock, self._read = threading.Lock(), 0.0
@@ -146,7 +160,11 @@ class Live:
             self._read = time.monotonic()
         report = Report(self._record)
         if path == "/":
-            return "text/html", SHELL % (STYLE, BODY, bokeh_script())
+            link = (
+                f"<a href='http://{escape(self._dashboard)}' rel='noreferrer'>Ray's dashboard</a>"
+            )
+            parts = STYLE, BODY, bokeh_script(), f" · {link}" if self._dashboard else ""
+            return "text/html", SHELL % parts
         if path == "/report":
             return "text/html", report.to_html("dask_exo, so far")
         if path == "/plots":
@@ -156,7 +174,7 @@ class Live:
         now = wall_time()
         with self._lock:
             state = self._progress
-        rows = [[row.name, *row.cells(now)] for row in state.rows()]
+        rows = [{"cells": [r.name, *r.cells(now)], "share": r.share} for r in state.rows()]
         footer = state.footer(now) if state.active_runs else "nothing runs"
         figures = report.figures
         html = fragment(figures) if figures.runs else ""
@@ -256,7 +274,11 @@ def poll(url: str | None) -> Iterator[list[str]]:
         now = _read(address)
         lines = []
         for row in now["rows"]:  # without control characters
-            cells = ["".join(c if c.isprintable() else "?" for c in cell) for cell in row if cell]
+            cells = [
+                "".join(c if c.isprintable() else "?" for c in cell)
+                for cell in row["cells"]
+                if cell
+            ]
             lines.append(f"{cells[0]:<40} {'  '.join(cells[1:])}")
         yield [*lines, now["footer"]]
 

@@ -5,23 +5,38 @@ Names are drawn as text, never as markup.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, DataRange1d, HoverTool, LinearColorMapper
+from bokeh.layouts import column
+from bokeh.models import (
+    CDSView,
+    ColumnDataSource,
+    DataRange1d,
+    GroupFilter,
+    HoverTool,
+    LinearColorMapper,
+)
+from bokeh.models.annotations import Legend
 from bokeh.palettes import Category20, Viridis256
 from bokeh.plotting import figure
 from dask.tokenize import tokenize
 from dask.utils import format_bytes
 
+from dask_exo.cluster.sampling import INTERVAL, Stack
 from dask_exo.report.collector import Collector
 from dask_exo.report.render import duration
-from dask_exo.report.summary import Sample, ShuffleMatrix, TaskGroup, TaskSpan
+from dask_exo.report.summary import LoadSample, Sample, ShuffleMatrix, TaskGroup, TaskSpan
 
 COLORS = Category20[20]
 LONGEST = 48  # characters of a name
+MOST_STAGES = 15  # that the task stream can hide
+OTHERS = "others"
+THINNEST = 0.002  # share of all samples of a function that is drawn
+WIDE = 0.06  # share of one that is labelled
 TOOLS = "xpan,xwheel_zoom,box_zoom,reset"
 
 
@@ -59,11 +74,13 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
     spans, samples = list(record.spans.all), list(record.samples)  # tasks may be running
     if spans:
         workers = sorted({(span.node, span.process) for span in spans})
+        stages = [group.name for group in groups[:MOST_STAGES]]
         yield Plot(
-            f"stream {tokenize(workers)}",
+            f"stream {tokenize(workers, stages, len(groups))}",
             "Task stream",
-            "Tasks of each worker. Merges of shuffles are not recorded: a gap may be a merge.",
-            _stream(spans, record.started, workers, colors),
+            "Tasks of each worker; a click on a name hides its tasks. Merges of shuffles are not "
+            "recorded: a gap may be a merge.",
+            _stream(spans, record.started, workers, stages, colors),
         )
     if groups:
         yield Plot(
@@ -78,6 +95,22 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
             "Memory",
             "Bytes in the object stores, spilled so far, and of the processes of all workers.",
             _memory(samples, record.started),
+        )
+    loads = dict(record.loads.all)
+    if loads:
+        yield Plot(
+            f"loads {tokenize(list(loads))}",
+            "Machines",
+            "Processors in use, and bytes a second of disks and network, while calls end.",
+            _loads(loads, record.started),
+        )
+    if stacks := {group: dict(counts) for group, counts in list(record.stacks.items())}:
+        yield Plot(
+            "profile",
+            "Profile",
+            "Time of all workers by function, below the one that called it; the code of tasks is "
+            f"sampled every {1000 * INTERVAL:.0f} ms.",
+            _flame(stacks),
         )
     newest = max((run for run, _ in record.matrices), default=0)
     for (run, name), matrix in list(record.matrices.items()):
@@ -107,9 +140,10 @@ def _bars(
     lanes: Sequence[int],
     work: Sequence[float],
     colors: dict[str, str],
+    stages: Sequence[str] = (),
     **options: Any,
 ) -> Any:
-    """Draw a bar for each span, in its lane and the color of its group."""
+    """Draw a bar for each span, in its lane and its group's color; ``stages`` can be hidden."""
     columns = {
         "lane": list(lanes),
         "start": np.round([span.start for span in spans], 4),
@@ -119,11 +153,20 @@ def _bars(
         "tasks": [span.tasks for span in spans],
         "work": [duration(seconds) for seconds in work],
         "size": [format_bytes(span.nbytes) for span in spans],
+        "stage": [span.group if span.group in stages else OTHERS for span in spans],
     }
     ends = {"y": "lane", "left": "start", "right": "stop"}
     plot = _figure(x_axis_label="seconds", tools=TOOLS, **options)
     source = ColumnDataSource(columns, name="bars")
-    plot.hbar(**ends, source=source, height=0.8, color="color", line_width=0)
+    items = []
+    for stage in (*stages, OTHERS):
+        view = CDSView(filter=GroupFilter(column_name="stage", group=stage))
+        style = {"height": 0.8, "color": "color", "line_width": 0}
+        bars = plot.hbar(**ends, source=source, view=view, **style)
+        items.append((plain(stage), [bars]))
+    if stages:
+        legend = Legend(items=items, click_policy="hide", ncols=4, label_text_font_size="11px")
+        plot.add_layout(legend, "below")
     tooltips = [("", "@group"), ("tasks", "@tasks"), ("work", "@work"), ("results", "@size")]
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.ygrid.visible = False
@@ -134,6 +177,7 @@ def _stream(
     spans: Sequence[TaskSpan],
     start: float,
     workers: Sequence[tuple[str, int]],
+    stages: Sequence[str],
     colors: dict[str, str],
 ) -> Any:
     lanes = {worker: i for i, worker in enumerate(workers)}
@@ -143,7 +187,8 @@ def _stream(
         [lanes[span.node, span.process] for span in spans],
         [span.stop - span.start for span in spans],
         colors,
-        height=min(120 + 22 * len(lanes), 700),
+        stages,
+        height=min(120 + 22 * len(lanes), 700) + 24 * (1 + len(stages) // 4),
     )
     plot.yaxis.ticker = list(lanes.values())
     plot.yaxis.major_label_overrides = {
@@ -190,6 +235,80 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
     plot.y_range.start = 0
     plot.legend.orientation = "horizontal"
     plot.add_layout(plot.legend[0], "above")
+    return plot
+
+
+def _loads(loads: Mapping[str, Sequence[LoadSample]], started: float) -> Any:
+    scales = {"processors": 1.0, "disk": 1e6, "network": 1e6}
+    labels = {"processors": "processors", "disk": "disk, MB/s", "network": "network, MB/s"}
+    drawn = list[Any]()
+    for field, scale in scales.items():
+        plot = _figure(height=160, y_axis_label=labels[field], tools=TOOLS)
+        for i, (_, samples) in enumerate(sorted(loads.items())):
+            seconds = [round(sample.time - started, 2) for sample in samples]
+            rates = [round(getattr(sample, field) / scale, 3) for sample in samples]
+            source = ColumnDataSource({"x": seconds, "y": rates}, name=f"{field} {i}")
+            plot.line("x", "y", source=source, color=COLORS[2 * i % 20], legend_label=f"node {i}")
+        plot.y_range.start = 0
+        plot.legend.visible = 1 < len(loads) <= MOST_STAGES and not drawn
+        plot.legend.orientation = "horizontal"
+        drawn.append(plot)
+    drawn[-1].xaxis.axis_label = "seconds"
+    return column(drawn, sizing_mode="stretch_width")
+
+
+def flame(stacks: Mapping[str, Mapping[Stack, int]]) -> Iterator[tuple[int, int, int, str]]:
+    """Yield depth, first and last sample, and name of each function; groups are at depth 0.
+
+    Examples
+    --------
+    >>> list(flame({"map": {("f", "g"): 2, ("f",): 1}}))
+    [(0, 0, 3, 'map'), (1, 0, 3, 'f'), (2, 1, 3, 'g')]
+    """
+    paths = ((group, *stack) for group, counts in stacks.items() for stack in counts)
+    at, opened = 0, list[tuple[str, int]]()  # functions that are open, and their first samples
+    for path in [*sorted(paths), ()]:
+        same = 0
+        while same < min(len(path), len(opened)) and path[same] == opened[same][0]:
+            same += 1
+        for depth in range(same, len(opened)):
+            yield depth, opened[depth][1], at, opened[depth][0]
+        opened[same:] = [(name, at) for name in path[same:]]
+        at += stacks[path[0]][path[1:]] if path else 0
+
+
+def _flame(stacks: Mapping[str, Mapping[Stack, int]]) -> Any:
+    total = sum(sum(counts.values()) for counts in stacks.values())
+    bars = [bar for bar in flame(stacks) if bar[2] - bar[1] >= THINNEST * total]
+    names = [name.partition(" ") if depth else (name, "", "") for depth, _, _, name in bars]
+    shares = [(stop - start) / total for _, start, stop, _ in bars]
+    columns = {
+        "top": [depth for depth, *_ in bars],
+        "bottom": [depth + 0.94 for depth, *_ in bars],
+        "left": [round(start * INTERVAL, 3) for _, start, _, _ in bars],
+        "right": [round(stop * INTERVAL, 3) for _, _, stop, _ in bars],
+        "name": [plain(name) for name, _, _ in names],
+        "place": [plain(place) for _, _, place in names],
+        "share": [f"{100 * share:.1f} %" for share in shares],
+        "color": [COLORS[zlib.crc32("".join(name).encode()) % 20] for name in names],
+        "label": [
+            plain(name[0])[: int(130 * share)] if share >= WIDE else ""
+            for name, share in zip(names, shares, strict=True)
+        ],
+    }
+    plot = _figure(
+        height=420,
+        x_axis_label="seconds of all workers",
+        tools=TOOLS,
+        y_range=DataRange1d(flipped=True),
+    )
+    source = ColumnDataSource(columns, name="functions")
+    edges = {edge: edge for edge in ("left", "right", "top", "bottom")}
+    plot.quad(**edges, source=source, color="color", fill_alpha=0.6)
+    style = {"text_baseline": "top", "text_font_size": "11px", "x_offset": 3, "y_offset": 2}
+    plot.text("left", "top", "label", source=source, **style)
+    plot.add_tools(HoverTool(tooltips=[("", "@name"), ("", "@place"), ("share", "@share")]))
+    plot.yaxis.visible = plot.ygrid.visible = False
     return plot
 
 

@@ -140,6 +140,9 @@ def _shares(waits: Mapping[str, float]) -> str:
 
 
 def _end(figures: Figures) -> Iterator[str]:
+    if figures.failures:
+        last = figures.failures[-1]
+        yield f"  failed: {last.name}: {last.traceback.strip().splitlines()[-1]}"
     if figures.slowest:
         yield f"  slowest: {figures.slowest[0].name}, {duration(figures.slowest[0].seconds)}"
     if figures.largest:
@@ -162,6 +165,8 @@ STYLE = """
 .exo td, .exo th { overflow-wrap: normal; }
 .exo td:first-child { overflow-wrap: anywhere; min-width: 9em; }
 .exo p { color: #444; margin: .2em 0 .6em; }
+.exo pre { background: #f6f6f6; overflow-x: auto; padding: .6em .8em; font-size: .85em; }
+.exo progress { width: 9em; }
 """
 BODY = "body { margin: 0 auto; max-width: 1100px; padding: 0 14px 3em; background: #fff; }"
 # a browser may run the inline scripts, and load nothing
@@ -241,6 +246,9 @@ def _summary_html(figures: Figures) -> str:
 
 
 def _tables_html(figures: Figures) -> Iterator[str]:
+    if figures.failures:
+        yield "<h2>Failed tasks</h2>"
+        yield from _failures_html(figures)
     yield _table(
         "Shuffles",
         ["", "algorithm", "parts → outputs", "bytes", "largest", "time", "why"],
@@ -282,6 +290,17 @@ def _tables_html(figures: Figures) -> Iterator[str]:
     for heading, tasks in (("Slowest", figures.slowest), ("Largest", figures.largest)):
         rows = ([task.name, duration(task.seconds), format_bytes(task.nbytes)] for task in tasks)
         yield _table(heading, ["", "time", "bytes"], rows)
+
+
+def _failures_html(figures: Figures) -> Iterator[str]:
+    """Yield the failed tasks, newest first, each with what can be unfolded."""
+    for failure in reversed(figures.failures):
+        reason = failure.traceback.strip().splitlines()[-1]
+        printed = failure.printed and f"\n\nPrinted before:\n\n{failure.printed}"
+        yield (
+            f"<details><summary>{escape(failure.name)}: {escape(reason)}</summary>"
+            f"<pre>{escape(failure.traceback + printed)}</pre></details>"
+        )
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ IN_A_PAGE = re.compile(r"<script type='application/json' id='figures'>(.*?)</scr
 VERSION = 3  # of the format of `as_json`
 MOST_SPANS = 5_000  # a page with more is slow to draw
 CELLS = 64  # along each side of a matrix
+MOST_LOADS = 1_000  # of one machine
+LOAD_INTERVAL = 0.4  # seconds, at least, between two of them
 
 
 MARKS = ("retried", "throttled")  # counted among requests to object storage; no operations
@@ -62,6 +64,15 @@ class TaskSummary:
     name: str
     seconds: float
     nbytes: int
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """A task that failed: its traceback, and the last lines that its worker printed."""
+
+    name: str
+    traceback: str
+    printed: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,7 @@ class Figures:
     stages: tuple[StageSummary, ...] = ()
     slowest: tuple[TaskSummary, ...] = ()
     largest: tuple[TaskSummary, ...] = ()
+    failures: tuple[TaskFailure, ...] = ()  #: the last ones
     shares: tuple[GpuShare, ...] = ()
     #: requests to object storage by operation; "retried" and "throttled" ones are among them
     requests: Mapping[str, int] = field(default_factory=dict)
@@ -207,6 +219,7 @@ KINDS = {
     "stages": StageSummary,
     "slowest": TaskSummary,
     "largest": TaskSummary,
+    "failures": TaskFailure,
     "shares": GpuShare,
 }
 UNITS = {"seconds": "s", "nbytes": "bytes", "price": "$ per node and hour", "cost": "$"}
@@ -319,6 +332,38 @@ class Sample(NamedTuple):
     spilled: int
     rss: int
     in_flight: int
+
+
+class LoadSample(NamedTuple):
+    """Load of a machine over some time that ends at ``time``.
+
+    Processors in use, and bytes a second of its disks and network.
+    """
+
+    time: float
+    processors: float
+    disk: float
+    network: float
+
+
+class Loads:
+    """The load of each machine over time, at most ``most`` samples of each."""
+
+    def __init__(self, most: int = MOST_LOADS) -> None:
+        self._most = most
+        self._last: dict[str, tuple[float, Sequence[float]]] = {}
+        self.all: dict[str, list[LoadSample]] = {}
+
+    def add(self, node: str, time: float, load: Sequence[float]) -> None:
+        """Add a reading of the counters of a machine, in the order of the fields of a sample."""
+        before, old = self._last.setdefault(node, (time, load))
+        if time - before < LOAD_INTERVAL:
+            return
+        self._last[node] = time, load
+        samples = self.all.setdefault(node, [])
+        samples.append(LoadSample(time, *(np.subtract(load, old) / (time - before)).tolist()))
+        if len(samples) > self._most:
+            del samples[1::2]
 
 
 class ShuffleMatrix:

@@ -54,6 +54,43 @@ def test_a_pipeline_has_a_report(cluster) -> None:
     assert sum(stage.outputs for stage in stages) > 0
 
 
+def wait(part: pd.DataFrame) -> pd.DataFrame:
+    end = time.perf_counter() + 0.2
+    while time.perf_counter() < end:
+        pass
+    return part
+
+
+def fail(part: pd.DataFrame) -> pd.DataFrame:
+    print("rows", len(part))
+    raise KeyError("odd")
+
+
+def test_the_profile_and_the_load_come_from_workers(cluster, tmp_path) -> None:
+    source = dd.from_pandas(pd.DataFrame({"v": np.arange(40.0)}), npartitions=4)
+    waited = pipeline.of(source).map_batches(wait)
+    with dask_exo.performance_report(tmp_path / "report.html") as report:
+        source.map_partitions(wait).shuffle("v").map_partitions(wait).compute()
+        assert sum(len(batch) for batch in waited.iter_batches(batch_size=5)) == 40
+    stacks = report._record.stacks
+    found = {g for g, counts in stacks.items() if any("wait " in s[-1] for s in counts)}
+    assert len(found) == 3, {group: list(counts)[:3] for group, counts in stacks.items()}
+    assert list(report._record.loads.all) == [ray.nodes()[0]["NodeID"]]
+
+
+def test_a_failed_task_brings_what_it_printed(cluster) -> None:
+    source = dd.from_pandas(pd.DataFrame({"v": np.arange(40.0)}), npartitions=1)
+    with pytest.raises(KeyError, match="odd"):
+        source.map_partitions(fail, meta=source._meta).compute()
+    (failure,) = dask_exo.last_report().figures.failures
+    assert "in fail" in failure.traceback
+    assert "rows 40" in failure.printed.splitlines()
+    with pytest.raises(KeyError, match="odd"):
+        list(pipeline.of(source).map_batches(fail).iter_batches())
+    (failure,) = dask_exo.last_report().figures.failures
+    assert "rows 40" in failure.printed.splitlines()
+
+
 def test_the_live_page_of_enable(cluster) -> None:
     with dask_exo.enable() as inner:
         assert inner.live is not None

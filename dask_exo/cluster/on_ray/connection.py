@@ -45,12 +45,14 @@ class Cluster:
 
     The directories are those of a private Ray that this process started, and None if it joined a
     cluster. ``settings`` is the configuration of the connection, and None if other code connected.
+    ``dashboard`` is ``host:port`` of Ray's own page of a joined cluster, if known.
     """
 
     address: str
     directory: Path | None
     spill: Path | None = None
     settings: Mapping[str, Any] | None = None
+    dashboard: str = ""
 
     @property
     def private(self) -> bool:
@@ -228,7 +230,7 @@ def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
     try:
         _reach(address)
         with _oom_retries():
-            ray.init(address=address, **_logs(settings))
+            context = ray.init(address=address, **_logs(settings))
             forget_ended()
     except Exception as error:
         raise ClusterError(
@@ -237,7 +239,7 @@ def _join(address: str, settings: Mapping[str, Any]) -> Cluster:
             f"RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN. exo.address=null starts a "
             f"private Ray"
         ) from error
-    return Cluster(address, None, settings=settings)
+    return Cluster(address, None, settings=settings, dashboard=str(context.dashboard_url or ""))
 
 
 @contextlib.contextmanager

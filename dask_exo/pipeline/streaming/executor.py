@@ -326,6 +326,7 @@ class Executor:
                     bottleneck(view, i),
                     state.stage.request.get("GPU", 0.0),
                     max(estimate.read, 0 if state.stage.writes else estimate.nbytes),
+                    self._runner.take_stacks(i),
                 )
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -13,10 +13,12 @@ from typing import Any
 
 from dask_exo.cluster.futures import Futures, OutputStream
 from dask_exo.cluster.resources import submit_options
+from dask_exo.cluster.sampling import Stack
 from dask_exo.cluster.task_status import Activity, TaskStatus
 from dask_exo.config import Config
 from dask_exo.errors import NonDeterminismError, WorkerLostError
 from dask_exo.execution.autoscaler import WorkLeft, wants_of
+from dask_exo.execution.submission import raise_failure
 from dask_exo.pipeline.streaming.actor_pools import StageActorPools
 from dask_exo.pipeline.streaming.blocks import RETRY, Block, StageSpec, lineage_of, links, origin_of
 from dask_exo.pipeline.streaming.recovery import Recovery, StreamTask, TasksInFlight, TaskState
@@ -51,6 +53,7 @@ class StreamRunner:
         self._in_flight = TasksInFlight()
         self._last_event = self.now()
         self._longest = [0.0] * len(stages)  # task; endless if it makes several blocks
+        self._stacks = defaultdict[int, Counter[Stack]](Counter)  # by stage
         self._resources, self._last_look = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
         self.pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
@@ -163,6 +166,8 @@ class StreamRunner:
         if task.only is None:
             longest = max(self._longest[task.stage], metadata.seconds)
             self._longest[task.stage] = inf if metadata.more else longest
+        if metadata.samples is not None:
+            self._stacks[task.stage].update(metadata.samples.stacks)
         if not metadata.more:
             task.inputs = list(lineage.inputs)  # without values, which would stay in the store
         # a drained task stays with its actor, behind which the next task of that may wait
@@ -178,6 +183,10 @@ class StreamRunner:
             held=metadata.held,
             lineage=lineage,
         )
+
+    def take_stacks(self, stage: int) -> dict[Stack, int]:
+        """Return the samples of the tasks of a stage since the last call."""
+        return self._stacks.pop(stage, {})
 
     def idle(self, stage: int) -> int:
         """Return how many actors can run a task of a stage now, or after a short one."""
@@ -282,7 +291,7 @@ class StreamRunner:
             self.recovery.restart(task, error)
             return False
         if task.metadata is not None and task.metadata.failure is not None:
-            task.metadata.failure.reraise()  # it names stage, partition and rows
+            raise_failure(task.metadata.failure)  # it names stage, partition and rows
         task.become(TaskState.DRAINED if task.metadata is None else TaskState.HAS_OUTPUT)
         if task.reader is None:
             return True

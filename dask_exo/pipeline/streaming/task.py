@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_exo.cluster.failpoints import reach
+from dask_exo.cluster.sampling import TaskSamples, printed, sampling
 from dask_exo.errors import Failure
 from dask_exo.execution.messages import driver_settings
 from dask_exo.partitions.digest import digest
@@ -41,6 +43,7 @@ class StageCode(NamedTuple):
     error_policy: ErrorPolicy  # for exceptions while inputs are made
     settings: Mapping[str, Any]  # of Dask's configuration
     nondeterminism: str = "error"  # or "warn", "ignore": a task that runs again differs
+    is_sampled: bool = False  # an observer wants samples of what it does
 
     @property
     def name(self) -> str:
@@ -79,6 +82,7 @@ class BlockMetadata(NamedTuple):
     before: int = 0  # digest of all blocks of the task before this one
     digest: int = 0  # of those and this one
     held: memory.GpuMemoryUse | None = None  # GPU memory that the task has used so far
+    samples: TaskSamples | None = None  # since the block before
 
 
 Output = tuple[BlockMetadata, Any]
@@ -112,7 +116,10 @@ class StageActor:
             funcs, total = self._functions(code), 0
             start_time = time.perf_counter()
             memory.begin()
-            with driver_settings(code.settings):
+            with (
+                driver_settings(code.settings),
+                sampling(__name__, on=code.is_sampled) as take,
+            ):
                 for i, (metadata, frame) in enumerate(_outputs(code, funcs, task, inputs)):
                     before = total
                     if code.nondeterminism != "ignore":
@@ -127,6 +134,7 @@ class StageActor:
                         before=before,
                         digest=total,
                         held=memory.held(),
+                        samples=take(),
                         more=metadata.more and not task.only,
                     )
                     if task.only:
@@ -134,10 +142,10 @@ class StageActor:
                     start_time = time.perf_counter()  # the driver has taken the block
         except CallError as error:
             yield None
-            yield BlockMetadata(failure=error.failure)
+            yield BlockMetadata(failure=replace(error.failure, printed=printed()))
         except Exception as error:  # noqa: BLE001  reported to the driver, which raises it
             yield None
-            yield BlockMetadata(failure=Failure.of(code.name, error))
+            yield BlockMetadata(failure=Failure.of(code.name, error, printed()))
 
     def _functions(self, code: StageCode) -> list[Callable[..., Any]]:
         funcs = self._funcs.get(code.key)

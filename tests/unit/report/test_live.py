@@ -59,7 +59,8 @@ def test_it_shows_what_runs_escaped(live) -> None:
     events.emit(events.RunStarted({"<i>map": 9}, run=10**9))
     events.emit(events.TasksFinished("<i>map", 3, 1.0, 100, run=10**9))
     now = json.loads(read(live.url, "/now")[1])
-    assert [row[:2] for row in now["rows"]] == [["<i>map", "3/9"]]
+    (row,) = now["rows"]
+    assert (row["cells"][:2], row["share"]) == (["<i>map", "3/9"], 3 / 9)
     assert "<i>map" not in now["html"]
     assert "&lt;i&gt;map" in now["html"]
     events.emit(events.RunFinished(1.0, 1, 1, 0, 0, failed=False, run=10**9))
@@ -87,7 +88,7 @@ def test_plots_come_once_and_then_only_their_data(live) -> None:
     again = read(parts._replace(query=parts.query + have).geturl(), "/plots")[1]
     stream, timeline = json.loads(again)
     assert "item" not in stream
-    assert [len(column) for column in stream["data"]["bars"].values()] == [10] * 8
+    assert [len(column) for column in stream["data"]["bars"].values()] == [10] * 9
     assert timeline["data"]["bars"]["group"] == ["i"]
 
 
@@ -100,6 +101,25 @@ def test_keys_of_many_workers_fit_into_an_address(live) -> None:
         events.emit(events.TasksFinished("map", 1, 1.0, 100, ran=ran, run=10**9))
     plots = json.loads(read(live.url, "/plots")[1])
     assert sum(len(plot["key"]) for plot in plots) < 200
+
+
+def test_it_names_the_dashboard_of_a_joined_cluster(live) -> None:
+    assert "dashboard" not in read(live.url)[1]
+    page = Live("10.0.0.1:8265'<b>")
+    try:
+        link = "<a href='http://10.0.0.1:8265&#x27;&lt;b&gt;' rel='noreferrer'>Ray's dashboard</a>"
+        assert link in read(page.url)[1]
+    finally:
+        page.stop()
+
+
+def test_a_failed_task_is_shown_with_what_it_printed(live) -> None:
+    read(live.url)
+    events.emit(events.RunStarted({"map": 1}, run=10**9))
+    events.emit(events.TaskFailed("<i>map", "Traceback\nKeyError: '<b>'", "7 <rows>", run=10**9))
+    html = json.loads(read(live.url, "/now")[1])["html"]
+    assert "<summary>&lt;i&gt;map: KeyError: &#x27;&lt;b&gt;&#x27;</summary>" in html
+    assert "7 &lt;rows&gt;" in html
 
 
 def test_nothing_is_recorded_until_somebody_looks(live) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -19,13 +20,16 @@ from hypothesis import strategies as st
 import dask_exo
 from dask_exo import events
 from dask_exo.cli.main import main
+from dask_exo.cluster.sampling import Load, TaskSamples
 from dask_exo.errors import MissingPackageError
 from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
+from dask_exo.report.plots import flame
 from dask_exo.report.summary import (
     CELLS,
     Figures,
+    Loads,
     ShuffleMatrix,
     ShuffleSummary,
     Spans,
@@ -158,6 +162,10 @@ def test_a_computation_that_fails_is_counted_and_reported(tmp_path) -> None:
         compute(broken)
     assert report.figures.failed == 1
     assert "raised" in path.read_text()
+    failure = report.figures.failures[-1]
+    assert "in fail" in failure.traceback
+    assert f"failed: {failure.name}: KeyError: 'no'" in str(report)
+    assert "<details><summary>" in path.read_text()
 
 
 def test_json_has_every_figure_with_its_unit() -> None:
@@ -212,7 +220,9 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
         compute(frame)
         with dask.config.set(scheduler=inline(2)):
             dask.delayed(sum)([1], dask_key_name=HOSTILE).compute()
-        events.emit(events.StageSeen(HOSTILE, 0, 0, 1, 1, 1, 1.0, HOSTILE))
+        stacks = {(f"{HOSTILE} {HOSTILE}",): 9}
+        events.emit(events.StageSeen(HOSTILE, 0, 0, 1, 1, 1, 1.0, HOSTILE, stacks=stacks))
+        events.emit(events.TaskFailed(HOSTILE, HOSTILE, HOSTILE))
     page = path.read_text()
     seen = _Tags()
     seen.feed(page)
@@ -225,7 +235,71 @@ def test_names_of_users_are_text_and_the_page_asks_no_network(tmp_path) -> None:
     assert "$$" not in pictures[-1]  # what bokeh would take for TeX, and look for on a network
 
 
+def slow(part: pd.DataFrame) -> pd.DataFrame:
+    end = time.perf_counter() + 0.3
+    while time.perf_counter() < end:
+        pass
+    return part
+
+
+def test_the_profile_has_the_functions_of_the_user_and_the_load_of_machines(tmp_path) -> None:
+    path = tmp_path / "profile.html"
+    with dask_exo.performance_report(path) as report:
+        compute(shuffled().map_partitions(slow))
+    stacks = report._record.stacks
+    found = {stack[-1].split()[0] for counts in stacks.values() for stack in counts}
+    assert "slow" in found
+    assert report._record.loads.all
+    page = path.read_text()
+    assert "Profile" in page
+    assert "Machines" in page
+    assert "report/test_report.py" in page
+
+
+def test_totals_have_no_stacks() -> None:
+    record = Collector()
+    samples = TaskSamples({("f a:1",): 3}, None)
+    ran = CallSpan("n", 1, 0.0, 1.0, 0, samples=samples)
+    record(events.TasksFinished("map", 1, 1.0, 1, ran))
+    assert record.stacks == {}
+
+
 # -- decisions and kernels
+
+
+STACKS = st.dictionaries(
+    st.sampled_from("ab"),
+    st.dictionaries(
+        st.lists(st.sampled_from("xyz"), max_size=4).map(tuple), st.integers(1, 9), min_size=1
+    ),
+)
+
+
+@given(STACKS)
+def test_a_flame_has_all_samples_and_functions_within_their_callers(stacks) -> None:
+    bars = list(flame(stacks))
+    for depth, start, stop, _ in bars:
+        assert start < stop
+        callers = [b for b in bars if b[0] == depth - 1 and b[1] <= start and stop <= b[2]]
+        assert len(callers) == (depth > 0)
+    for group, counts in stacks.items():
+        (bar,) = [bar for bar in bars if bar[0] == 0 and bar[3] == group]
+        assert bar[2] - bar[1] == sum(counts.values())
+        for name in "xyz":
+            inside = [b for b in bars if b[0] == 1 and b[3] == name and bar[1] <= b[1] < bar[2]]
+            assert sum(stop - start for _, start, stop, _ in inside) == sum(
+                n for stack, n in counts.items() if stack[:1] == (name,)
+            )
+
+
+def test_loads_are_rates_and_bounded() -> None:
+    loads = Loads(most=10)
+    for second in range(100):
+        loads.add("n", float(second), Load(1.5 * second, 1000 * second, 0))
+        loads.add("n", second + 0.1, Load(0.0, 0, 0))  # of another worker, at once
+    samples = loads.all["n"]
+    assert len(samples) <= 10
+    assert {(s.processors, s.disk, s.network) for s in samples} == {(1.5, 1000.0, 0.0)}
 
 
 QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
