@@ -19,8 +19,8 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (45_171, 44_867),
-    "files of the package": (201, 201),
+    "lines of the package": (45_170, 44_867),
+    "files of the package": (200, 200),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),
     "public class names that mean two things": (0, 0),

@@ -209,8 +209,9 @@ class Live:
                 self.send_header("Content-Length", str(len(data)))
                 for name, value in HEADERS.items():
                     self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(ConnectionError):  # the page was closed meanwhile
+                    self.end_headers()
+                    self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
                 """Log nothing."""

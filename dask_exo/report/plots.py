@@ -34,6 +34,7 @@ from dask_exo.report.summary import LoadSample, Sample, ShuffleMatrix, TaskGroup
 COLORS = Category20[20]
 LONGEST = 48  # characters of a name
 MOST_STAGES = 15  # that the task stream can hide
+LEGEND = 34  # characters of one of them, which fit on a phone
 OTHERS = "others"
 THINNEST = 0.002  # share of all samples of a function that is drawn
 WIDE = 0.06  # share of one that is labelled
@@ -144,6 +145,7 @@ def _bars(
     **options: Any,
 ) -> Any:
     """Draw a bar for each span, in its lane and its group's color; ``stages`` can be hidden."""
+    shown = [span.group if span.group in stages else OTHERS for span in spans]
     columns = {
         "lane": list(lanes),
         "start": np.round([span.start for span in spans], 4),
@@ -153,19 +155,20 @@ def _bars(
         "tasks": [span.tasks for span in spans],
         "work": [duration(seconds) for seconds in work],
         "size": [format_bytes(span.nbytes) for span in spans],
-        "stage": [span.group if span.group in stages else OTHERS for span in spans],
+        "stage": shown,
     }
     ends = {"y": "lane", "left": "start", "right": "stop"}
     plot = _figure(x_axis_label="seconds", tools=TOOLS, **options)
     source = ColumnDataSource(columns, name="bars")
     items = []
-    for stage in (*stages, OTHERS):
+    for stage in sorted(set(shown), key=[*stages, OTHERS].index):
         view = CDSView(filter=GroupFilter(column_name="stage", group=stage))
         style = {"height": 0.8, "color": "color", "line_width": 0}
         bars = plot.hbar(**ends, source=source, view=view, **style)
-        items.append((plain(stage), [bars]))
+        items.append((plain(stage)[:LEGEND], [bars]))
     if stages:
-        legend = Legend(items=items, click_policy="hide", ncols=4, label_text_font_size="11px")
+        legend = Legend(items=items, location="bottom_left", click_policy="hide")
+        legend.label_text_font_size = "11px"
         plot.add_layout(legend, "below")
     tooltips = [("", "@group"), ("tasks", "@tasks"), ("work", "@work"), ("results", "@size")]
     plot.add_tools(HoverTool(tooltips=tooltips))
@@ -188,7 +191,7 @@ def _stream(
         [span.stop - span.start for span in spans],
         colors,
         stages,
-        height=min(120 + 22 * len(lanes), 700) + 24 * (1 + len(stages) // 4),
+        height=min(120 + 22 * len(lanes), 700) + 22 * (1 + len(stages)),
     )
     plot.yaxis.ticker = list(lanes.values())
     plot.yaxis.major_label_overrides = {
@@ -239,12 +242,11 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
 
 
 def _loads(loads: Mapping[str, Sequence[LoadSample]], started: float) -> Any:
-    scales = {"processors": 1.0, "disk": 1e6, "network": 1e6}
-    labels = {"processors": "processors", "disk": "disk, MB/s", "network": "network, MB/s"}
     drawn = list[Any]()
-    for field, scale in scales.items():
-        plot = _figure(height=160, y_axis_label=labels[field], tools=TOOLS)
-        for i, (_, samples) in enumerate(sorted(loads.items())):
+    for field, scale in {"processors": 1.0, "disk": 1e6, "network": 1e6}.items():
+        label = field if scale == 1 else f"{field}, MB/s"
+        plot = _figure(height=160, y_axis_label=label, tools=TOOLS)
+        for i, samples in enumerate(loads[node] for node in sorted(loads)):
             seconds = [round(sample.time - started, 2) for sample in samples]
             rates = [round(getattr(sample, field) / scale, 3) for sample in samples]
             source = ColumnDataSource({"x": seconds, "y": rates}, name=f"{field} {i}")

@@ -73,11 +73,7 @@ def _distinct(column: Column, *, dropna: bool = True) -> int:
     return count + int(not dropna and bool(nulls.any()))
 
 
-_FLAGS: dict[str, Callable[..., Any]] = {
-    "all": _all_true,
-    "any": _any_true,
-    "nunique": _distinct,
-}
+_FLAGS: dict[str, Callable[..., Any]] = {"all": _all_true, "any": _any_true, "nunique": _distinct}
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
