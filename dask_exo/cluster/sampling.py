@@ -111,9 +111,8 @@ def _load() -> Load | None:
         return None
     _next_reading = time.monotonic() + PAUSE
     times, disk, network = psutil.cpu_times(), psutil.disk_io_counters(), psutil.net_io_counters()
-    waiting = times.idle + getattr(times, "iowait", 0.0)
     return Load(
-        sum(times) - waiting,
+        sum(times) - times.idle - getattr(times, "iowait", 0.0),
         0 if disk is None else disk.read_bytes + disk.write_bytes,
         network.bytes_sent + network.bytes_recv,
     )

@@ -87,7 +87,7 @@ class Queue:
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.name = name or uuid.uuid4().hex
+        self.name: str = name or uuid.uuid4().hex
         if on_ray.running():
             _service().start()  # an actor that the driver starts lives as long as the driver
 
@@ -116,7 +116,8 @@ class Lease:
     """A sign that this process is alive, which it renews until `release`; ``name`` is shared."""
 
     def __init__(self, name: str) -> None:
-        self.name, self._id = name, uuid.uuid4().hex
+        self.name: str = name
+        self._id = uuid.uuid4().hex
 
     def acquire(self) -> None:
         """Begin the lease."""

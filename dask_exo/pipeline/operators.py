@@ -195,7 +195,7 @@ class Union:
     """Output of several pipelines."""
 
     def __init__(self, pipelines: Sequence[Pipeline]) -> None:
-        self.pipelines = tuple(pipelines)
+        self.pipelines: tuple[Pipeline, ...] = tuple(pipelines)
 
     @property
     def count(self) -> int | None:

@@ -74,7 +74,7 @@ class ShardServer:
         self._remote: set[int] = set()
         self._stopped = False
         self._requests = Queue(f"shards-{uuid.uuid4().hex}")
-        self.name = self._requests.name
+        self.name: str = self._requests.name
         self._requests.qsize()  # fails without a connection
         self._thread = threading.Thread(target=self._main, name="dask_exo-shards", daemon=True)
         stop_with_all(self)
