@@ -11,9 +11,10 @@ import pandas as pd
 
 import dask_exo
 
-ROWS = {"small": 200_000, "medium": 5_000_000, "large": 40_000_000}[
-    os.environ.get("EXO_BENCH_SIZE", "small")
-]
+SIZE = os.environ.get("EXO_BENCH_SIZE", "small")
+BRIEF = SIZE == "small"
+"""All of asv's benchmarks together take some minutes; the larger sizes take hours."""
+ROWS = {"small": 200_000, "medium": 5_000_000, "large": 40_000_000}[SIZE]
 
 
 class OnRay:

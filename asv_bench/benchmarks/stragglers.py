@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from asv_bench.benchmarks.common import BRIEF
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.shuffle.algorithms import names
@@ -100,7 +101,11 @@ def run(
 class Stragglers:
     """Virtual seconds of each algorithm."""
 
-    params = (names(), tuple(STORES), ("none slow", "no speculation", "speculation"))
+    params = (
+        names(),
+        tuple(STORES)[:1] if BRIEF else tuple(STORES),
+        ("none slow", "no speculation", "speculation"),
+    )
     param_names = ("algorithm", "store", "how")
     unit = "virtual seconds"
 

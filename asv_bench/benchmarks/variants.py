@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from asv_bench.benchmarks.common import BRIEF
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_reduce, shuffle
 from dask_exo.cluster.futures import Node
 from dask_exo.shuffle.algorithms import names
@@ -97,7 +98,7 @@ def _busy(trace: Sequence[TaskRun], nodes: int) -> float:
 class Variants:
     """Virtual seconds of each algorithm."""
 
-    params = ([*names(), "auto"], PARTITIONS, tuple(STORES))
+    params = ([*names(), "auto"], PARTITIONS[:1] if BRIEF else PARTITIONS, tuple(STORES))
     param_names = ("algorithm", "partitions", "store")
     unit = "virtual seconds"
 
