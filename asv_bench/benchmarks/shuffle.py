@@ -14,7 +14,9 @@ from dask_exo.report import recording
 class Shuffle(OnRay):
     """``ROWS`` rows from M to R partitions."""
 
-    params = ((10, 10), (100, 100)) if BRIEF else ((10, 10), (100, 100), (500, 500), (2_000, 2_000))
+    params = (
+        [(10, 10), (100, 100)] if BRIEF else [(10, 10), (100, 100), (500, 500), (2_000, 2_000)],
+    )
     param_names = ("M, R",)
 
     def setup(self, parts: tuple[int, int]) -> None:
