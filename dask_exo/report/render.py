@@ -142,7 +142,7 @@ def _shares(waits: Mapping[str, float]) -> str:
 def _end(figures: Figures) -> Iterator[str]:
     if figures.failures:
         last = figures.failures[-1]
-        yield f"  failed: {last.name}: {last.traceback.strip().splitlines()[-1]}"
+        yield f"  failed: {last.name}: {last.reason}"
     if figures.slowest:
         yield f"  slowest: {figures.slowest[0].name}, {duration(figures.slowest[0].seconds)}"
     if figures.largest:
@@ -295,10 +295,9 @@ def _tables_html(figures: Figures) -> Iterator[str]:
 def _failures_html(figures: Figures) -> Iterator[str]:
     """Yield the failed tasks, newest first, each with what can be unfolded."""
     for failure in reversed(figures.failures):
-        reason = failure.traceback.strip().splitlines()[-1]
         printed = failure.printed and f"\n\nPrinted before:\n\n{failure.printed}"
         yield (
-            f"<details><summary>{escape(failure.name)}: {escape(reason)}</summary>"
+            f"<details><summary>{escape(failure.name)}: {escape(failure.reason)}</summary>"
             f"<pre>{escape(failure.traceback + printed)}</pre></details>"
         )
 

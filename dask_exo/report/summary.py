@@ -74,6 +74,11 @@ class TaskFailure:
     traceback: str
     printed: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Last line of the traceback."""
+        return self.traceback.strip().splitlines()[-1]
+
 
 @dataclass(frozen=True)
 class ShuffleSummary:

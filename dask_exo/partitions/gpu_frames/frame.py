@@ -357,8 +357,7 @@ class DeviceFrame(LabelledRows):
         """Sort rows by columns in a stable way."""
         keys = self.key_columns(_as_list(by))
         flags = ascending if isinstance(ascending, (list, tuple)) else [ascending] * len(keys)
-        order = in_order(keys, flags, nulls_first=na_position == "first")
-        ordered = self.take_rows(order)
+        ordered = self.take_rows(in_order(keys, flags, nulls_first=na_position == "first"))
         return ordered.numbered() if ignore_index else ordered
 
     def key_columns(self, names: Sequence[Any]) -> list[Column]:

@@ -116,10 +116,7 @@ class StageActor:
             funcs, total = self._functions(code), 0
             start_time = time.perf_counter()
             memory.begin()
-            with (
-                driver_settings(code.settings),
-                sampling(__name__, on=code.is_sampled) as take,
-            ):
+            with driver_settings(code.settings), sampling(__name__, on=code.is_sampled) as take:
                 for i, (metadata, frame) in enumerate(_outputs(code, funcs, task, inputs)):
                     before = total
                     if code.nondeterminism != "ignore":
