@@ -357,7 +357,6 @@ def _timed(stages: Stages, name: str, nbytes: int = 0) -> Iterator[None]:
 def _engine(nbytes: int, cluster: dict[str, Any], stages: Stages) -> Iterator[None]:
     """Run on threads if the data fit in memory four times and no Ray is described; else on Ray."""
     import dask_exo
-    from dask_exo.config import Config
     from dask_exo.scheduler import local_memory
 
     ray = cluster["address"] is not None or cluster["object_store_memory"] is not None

@@ -215,8 +215,8 @@ def build(term: Term) -> Any:
 def _cast(values: Any, target: str, scale: int) -> Any:
     """Cast values; ``scale`` is that of decimals."""
     pl = _polars()
-    if target == "double[pyarrow]":  # Polars' own cast rounds otherwise
-        return values.to_physical().cast(pl.Int64).cast(pl.Float64) / 10.0**scale
+    if target == "double[pyarrow]":  # as Arrow; Polars' own cast rounds otherwise
+        return values.to_physical().cast(pl.Int64).cast(pl.Float64) * (1 / 10.0**scale)
     types = {"float64": pl.Float64, "int64": pl.Int64}
     return values.cast(types.get(target, pl.Datetime("ms")))
 

@@ -109,6 +109,15 @@ def _keep(a: Any, condition: Any, *others: Any) -> Any:
     return pl.when(condition).then(a).otherwise(others[0] if others else None)
 
 
+def _divide(a: Any, b: Any) -> Any:
+    import polars as pl
+
+    a = a.cast(pl.Float64)
+    if b.meta.is_literal():  # Polars multiplies by the reciprocal of one value: one for each row
+        b = a.is_nan().cast(pl.Float64) * -0.0 + b
+    return a / b
+
+
 _NUMBER = _pairs("int", "float")
 _COMPARED = _NUMBER | _pairs("int", "int32") | _same("text", "time", "bool") | {("string", "text")}
 _NULLABLE = ("float", "text", "string", "time")
@@ -119,7 +128,7 @@ RULES: dict[str, Rule] = {
     "add": Rule(_NUMBER, lambda a, b: a + b),
     "sub": Rule(_NUMBER, lambda a, b: a - b),
     "mul": Rule(_NUMBER, lambda a, b: a * b),
-    "div": Rule(_NUMBER, lambda a, b: a / b),
+    "div": Rule(_NUMBER, _divide),
     "neg": Rule(_each("float"), lambda a: -a),
     "abs": Rule(_each("float"), lambda a: a.abs()),
     "eq": Rule(_COMPARED, lambda a, b: a.eq(b)),

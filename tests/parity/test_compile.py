@@ -80,10 +80,10 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-NUMBERS = ["i", "j", "f", "g"]
+NUMBERS = ["i", "j", "f", "g", "h"]
 ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
-CONSTANTS = st.sampled_from([0, 1, -2, 0.5, 2.0**53, float("inf"), 7])
+CONSTANTS = st.sampled_from([0, 1, -2, 0.5, 2.0**53, float("inf"), 7, 0.1])
 PARTS = ["year", "quarter", "month", "day", "day_of_week", "hour", "minute", "second"]
 
 
@@ -295,6 +295,19 @@ def test_dates_are_compared_as_dates_and_decimals_are_never_nan(tmp_path: Path) 
     assert "timestamp" not in said
     assert "missing" not in said
     pd.testing.assert_series_equal(_polars(program), program.compute(scheduler="sync"))
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_divisions_round_as_in_pandas(tmp_path: Path, rows: int) -> None:
+    frame = table(rows, 0).assign(h=np.random.default_rng(0).normal(size=rows))
+    amounts = [Decimal(cents).scaleb(-2) for cents in range(-123456789, -123456789 + rows)]
+    ddf = _written(frame.assign(d=pd.array(amounts, frame.d.dtype)), tmp_path)
+    money = ddf.d.astype("double[pyarrow]").astype("float64")
+    ratios = (ddf.h / 7, ddf.h / 0.1, ddf.h / -0.0, ddf.i / 3, 7 / ddf.h, ddf.h / ddf.g)
+    for program in (*ratios, ddf[ddf.h / 7 > 0].i, ddf.assign(g=ddf.i / 49).g, money):
+        assert _replaced(program)
+        expected = program.compute(scheduler="sync")
+        pd.testing.assert_series_equal(_polars(program), expected, check_exact=True)
 
 
 def test_verify_names_a_query_that_differs(tmp_path: Path, monkeypatch) -> None:
