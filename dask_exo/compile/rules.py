@@ -114,7 +114,7 @@ def _divide(a: Any, b: Any) -> Any:
 
     a = a.cast(pl.Float64)
     if b.meta.is_literal():  # Polars multiplies by the reciprocal of one value: one for each row
-        b = a.is_nan().cast(pl.Float64) * -0.0 + b
+        b = (a.is_nan().cast(pl.Float64) * 0.0 + 1.0) * b
     return a / b
 
 

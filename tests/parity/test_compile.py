@@ -303,7 +303,8 @@ def test_divisions_round_as_in_pandas(tmp_path: Path, rows: int) -> None:
     amounts = [Decimal(cents).scaleb(-2) for cents in range(-123456789, -123456789 + rows)]
     ddf = _written(frame.assign(d=pd.array(amounts, frame.d.dtype)), tmp_path)
     money = ddf.d.astype("double[pyarrow]").astype("float64")
-    ratios = (ddf.h / 7, ddf.h / 0.1, ddf.h / -0.0, ddf.i / 3, 7 / ddf.h, ddf.h / ddf.g)
+    ratios = [ddf.h / one for one in (7, 0.1, 0, 0.0, -0.0, np.inf, -2)]
+    ratios += [ddf.i / 3, ddf.i / 0, 7 / ddf.h, ddf.h / ddf.g]
     for program in (*ratios, ddf[ddf.h / 7 > 0].i, ddf.assign(g=ddf.i / 49).g, money):
         assert _replaced(program)
         expected = program.compute(scheduler="sync")
