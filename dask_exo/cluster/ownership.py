@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -27,6 +28,14 @@ _OBJECT = np.dtype(object)
 _SIZED = (np.ndarray, np.generic, pd.DataFrame, pd.Series, pd.Index)
 PANDAS_3 = int(pd.__version__.split(".")[0]) >= 3  # which copies on write
 _COPY_ON_WRITE_KINDS = frozenset({pd.DataFrame, pd.Series} if PANDAS_3 else ())
+
+
+_copies: dict[type, Callable[[Any], Any]] = dict.fromkeys(_CONSTANTS, lambda value: value)
+
+
+def register_copy(kind: type, copy: Callable[[Any], Any]) -> None:
+    """Register how values outside of host memory are copied; their pickles would be on the host."""
+    _copies[kind] = copy
 
 
 def is_plain_data(value: Any) -> bool:
@@ -64,7 +73,7 @@ def size_of(value: Any, most: int) -> int:
     (True, True)
     """
     nbytes = int(sizeof(value))
-    if nbytes > most or isinstance(value, _SIZED) or is_plain_data(value):
+    if nbytes > most or isinstance(value, (*_SIZED, *_copies)) or is_plain_data(value):
         return nbytes
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -100,8 +109,9 @@ def isolated_view(value: Any) -> Any:
 def isolated(value: Any) -> Any:
     """Return a copy that others do not see change; read-only memory is not copied."""
     kind = type(value)
-    if kind in _CONSTANTS:
-        return value
+    copy = _copies.get(kind)
+    if copy is not None:
+        return copy(value)
     if kind is np.ndarray and not value.flags.writeable and not value.dtype.hasobject:
         return value.view()
     if PANDAS_3 and _fixed_cells(value):
@@ -154,6 +164,8 @@ def writable(value: Any) -> Any:
     Buffers from the object store are read-only. Values without such buffers are returned as they
     are.
     """
+    if type(value) in _copies:  # it left the store for memory of its own
+        return value
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     try:

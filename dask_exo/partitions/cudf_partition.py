@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from dask.dataframe.dispatch import hash_object_dispatch
 
+from dask_exo.cluster.ownership import register_copy
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, shuffle
@@ -71,4 +73,7 @@ def register() -> None:
     protocol.register(library.DataFrame, importlib.import_module(__name__))
     if hasattr(library, "set_option"):
         library.set_option("spill", True)  # noqa: FBT003  frames move to the host if a GPU is full
-    protocol.register_device(library.DataFrame, library.Series, library.Index)
+    kinds = library.DataFrame, library.Series, library.Index
+    protocol.register_device(*kinds)
+    for kind in kinds:
+        register_copy(kind, methodcaller("copy", deep=True))

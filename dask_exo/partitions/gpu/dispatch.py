@@ -29,6 +29,7 @@ from dask.dataframe.dispatch import (
 )
 from dask.sizeof import sizeof
 
+from dask_exo.cluster.ownership import register_copy
 from dask_exo.dask_adapter import get_collection_type
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory, shuffle
@@ -137,3 +138,6 @@ def register() -> None:
         dispatch.register(DeviceFrame, function)
     protocol.register(DeviceFrame, shuffle)
     protocol.register_device(*KINDS)
+    for rows in (DeviceFrame, DeviceSeries):
+        register_copy(rows, lambda part: part.each(Column.copied))  # labels are immutable
+    register_copy(DeviceIndex, DeviceIndex.copy)

@@ -86,6 +86,11 @@ class Column:
         xp = self.xp
         if self.nullable:
             return xp.zeros(len(self), bool) if self.valid is None else ~self.valid
+    def copied(self) -> Column:
+        """Return a copy in memory of its own, on the same GPU."""
+        valid = None if self.valid is None else self.valid.copy()
+        return replace(self, values=self.values.copy(), valid=valid)
+
         if self.kind == "f":
             return xp.isnan(self.values)
         if self.kind in TIMES:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import dask_exo
 from dask_exo import Scheduler
+from dask_exo.cluster.ownership import isolated, size_of, writable
 from dask_exo.errors import DeviceMemoryError
 from dask_exo.partitions.batching import call_in_halves
 from dask_exo.partitions.gpu import memory
@@ -337,3 +338,18 @@ def test_a_value_of_the_store_is_also_on_the_gpu_while_there_is_room(
             pd.testing.assert_frame_equal(pickle.loads(each).to_pandas(), numbers)  # noqa: S301
     with budget(limit):  # another process has none of it
         pd.testing.assert_frame_equal(pickle.loads(stored).to_pandas(), numbers)  # noqa: S301
+
+
+def test_a_task_gets_a_copy_of_its_own_without_a_way_through_the_host(cupy: Any) -> None:
+    host = pd.DataFrame({"a": [1, 2, 3], "b": pd.array([1, None, 3], "Int64")})
+    frame = DeviceFrame.from_pandas(host, "cupy")
+    strict_cupy.counters.reset()
+    copies = [isolated(frame), isolated(frame["a"]), isolated(frame.index)]
+    assert [writable(copy) for copy in copies] == copies
+    assert size_of(frame["a"], most=100) == frame["a"].nbytes
+    counters = strict_cupy.counters
+    assert (counters.to_host, counters.to_device, counters.waits) == (0, 0, 0)
+    copies[0]["a"].values[:] = 0
+    copies[1].values[:] = 0
+    pd.testing.assert_frame_equal(frame.to_pandas(), host)
+    assert copies[0].to_pandas().a.tolist() == copies[1].to_pandas().tolist() == [0, 0, 0]
