@@ -124,7 +124,7 @@ class ActorPools:
         self._width = _max_actors(plan, nodes)
         self.share = 1.0  # of all resources, that the computation may use
         self._reserve = _reserve(plan) if self._unfinished else {}
-        self._has_shuffles = bool(plan.stages)
+        self._shuffles = [stage.options.request for stage in plan.stages]
         self._pools = {
             request: ActorPool(
                 dict(request.amounts), lambda actor: actor.stop(), lambda: futures.now
@@ -162,13 +162,15 @@ class ActorPools:
     def open(self) -> None:
         """Start the first actors of each pool while their inputs are being computed.
 
-        Before a shuffle, start only as many as the user requested: the others would be idle until
-        its end. Those with GPUs all start at once, on at most half of the slots for tasks.
+        Before a shuffle, start only as many as the user requested, and one for its maps: the others
+        would be idle until its end. Those with GPUs all start at once, on at most half of the slots
+        for tasks.
         """
         for request, unfinished in self._unfinished.items():
-            early = request.min_actors if self._has_shuffles else max(request.min_actors, 1)
+            needed = not self._shuffles or request in self._shuffles
+            early = max(request.min_actors, int(needed))
             amounts = dict(request.amounts)
-            if "GPU" in amounts and not self._has_shuffles:
+            if "GPU" in amounts and not self._shuffles:
                 early = max(early, int(self._slots / 2 / max(amounts.get("CPU", 0), 0.5)))
             for _ in range(min(early, unfinished, self.width(request))):
                 if self._can_start(request):

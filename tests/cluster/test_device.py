@@ -83,3 +83,34 @@ main()
 def test_workers_see_the_gpus_that_ray_has_given_them() -> None:
     done = run_python("-c", GPUS)
     assert done.stdout.split() == ["True", "{-1}", "True", "True"], done.stderr
+
+
+SHARED = """
+import os, time
+import dask, dask.dataframe as dd, pandas as pd
+import dask_exo
+
+def slow(part):
+    time.sleep(0.3)
+    return part.assign(before=os.getpid())
+
+def seen(part):
+    return part.assign(after=os.getpid())
+
+def main():
+    frame = pd.DataFrame({"k": range(60), "f": 1.0})
+    simulate = dask.config.set({"exo.gpu.simulate": True})
+    with simulate, dask_exo.enable(num_cpus=2, num_gpus=1, object_store_memory="200MB"):
+        ddf = dd.from_pandas(frame, npartitions=4).exo.to_gpu()
+        stored = ddf.map_partitions(slow).persist()
+        computed = stored.map_partitions(seen).exo.to_pandas().compute()  # while that one runs
+        shuffled = stored.shuffle("k").map_partitions(seen).exo.to_pandas().compute()
+    print(len(set(computed.before) | set(computed.after) | set(shuffled.after)), len(shuffled))
+
+main()
+"""
+
+
+def test_computations_at_once_or_in_turn_use_one_process_on_a_gpu() -> None:
+    done = run_python("-c", SHARED)
+    assert done.stdout.split() == ["1", "60"], done.stderr

@@ -236,10 +236,10 @@ class RayFutures(Futures):
         restarts: int | None = None,
     ) -> RayActor:
         """See `Futures.actor`; one with a ``node`` starts there, if it can."""
-        kept = _retired.take(options) if cls is None else None
-        if kept is not None:
-            return RayActor(self, kept, options)
-        _retired.stop()
+        process = _processes.take(options) if cls is None else None
+        if process is not None:
+            return RayActor(self, process, options)
+        _processes.stop()
         retries = (0 if cls else REPLACED) if restarts is None else restarts
         more = {**options, "max_restarts": retries, "max_task_retries": retries}
         if node is not None:
@@ -250,7 +250,7 @@ class RayFutures(Futures):
 
     def stop_retired(self) -> None:
         """See `Futures.stop_retired`."""
-        _retired.stop()
+        _processes.stop()
 
     @property
     def elastic(self) -> bool:  # type: ignore[override]
@@ -473,29 +473,35 @@ class RayActor:
     def __init__(
         self, futures: RayFutures, process: Any, options: SubmitOptions, *, reusable: bool = True
     ) -> None:
-        self._futures, self._process, self._reusable = futures, process, reusable
-        self.options = dict(options)
-        _retired.running.add(self)
+        self._futures, self.process, self._reusable = futures, process, reusable
+        self.options, self._session = dict(options), _session()
+        _processes.running.add(self)
+
+    def serves(self, options: SubmitOptions) -> bool:
+        """Return whether other computations with these options may call the same process."""
+        known = self._reusable and self._session == _session()
+        return known and self.options == options
 
     def submit(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """See `Actor.submit`."""
-        return self._futures.remote(self._process.call, 1, fn, args, {})
+        return self._futures.remote(self.process.call, 1, fn, args, {})
 
     def split(self, count: int, fn: Callable[..., Any], *args: Any) -> list[Ref]:
         """See `Actor.split`."""
         if count == 1:  # Ray would not unpack a list of one
             return [self.submit(_only, fn, *args)]
-        return self._futures.remote(self._process.split, count, fn, args, {})
+        return self._futures.remote(self.process.split, count, fn, args, {})
 
     def generate(self, fn: Callable[..., Any], *args: Any, seed: str = "") -> tasks.RayOutputStream:
         """See `Actor.generate`."""
-        call, options = self._process.iterate, tasks.STREAMING
+        call, options = self.process.iterate, tasks.STREAMING
         return tasks.RayOutputStream(self._futures.remote(call, 0, fn, args, options, seed=seed))
 
     def stop(self) -> None:
-        """See `Actor.stop`."""
-        _retired.running.discard(self)
-        _kill(self._process)
+        """See `Actor.stop`; the process stays if another computation shares it."""
+        _processes.running.discard(self)
+        if not _processes.users(self.process):
+            _kill(self.process)
 
     def retire(self) -> None:
         """See `Actor.retire`.
@@ -504,12 +510,12 @@ class RayActor:
         were killed, that value would be lost.
         """
         if self._reusable:  # an idle one; `__ray_terminate__` would restart it
-            if not _retired.keep(self, self._process):
+            if not _processes.keep(self, self.process):
                 self.stop()
             return
-        _retired.running.discard(self)
+        _processes.running.discard(self)
         with contextlib.suppress(Exception):  # it has died
-            self._process.__ray_terminate__.remote()
+            self.process.__ray_terminate__.remote()
 
 
 def _kill(process: Any) -> None:
@@ -517,10 +523,12 @@ def _kill(process: Any) -> None:
         ray.kill(process)
 
 
-class _Retired:
-    """Processes of retired actors, which wait for an equal request of the next computation.
+class _Processes:
+    """Processes of actors, which serve equal requests of several computations.
 
-    Ray starts a new process for each actor, which takes seconds. ``running`` are the other actors.
+    Ray starts a new process for each actor, which takes seconds. So retired ones wait for the next
+    computation. Those with GPUs are shared with the ones of others that run, if no GPU is left:
+    values that they keep on their GPUs are those that the others read. ``running`` are all actors.
     """
 
     def __init__(self) -> None:
@@ -529,31 +537,43 @@ class _Retired:
         self._kept: list[tuple[Any, dict[str, Any], Any]] = []  # with options and _session()
         self._timer = threading.Timer(0, self.stop)
 
+    def users(self, process: Any) -> int:
+        """Return the number of actors with a process."""
+        return sum(actor.process is process for actor in list(self.running))
+
     def take(self, options: SubmitOptions) -> Any:
-        """Return the process of an actor with equal options; None if there is none."""
+        """Return the process of a retired or shared actor with equal options, or None."""
         with self._lock:
             for entry in self._kept:
                 if entry[1:] == (options, _session()):
                     self._kept.remove(entry)
                     return entry[0]
-        return None
+            if not options.get("num_gpus") or self._fits(options):
+                return None
+        equal = [actor.process for actor in list(self.running) if actor.serves(options)]
+        return min(equal, key=self.users, default=None)
 
     def keep(self, actor: RayActor, process: Any) -> bool:
         """Keep the process of an actor, unless another actor or all tasks may wait for it."""
         with self._lock:
-            needed = Counter[str](CPU=1)
-            requests = [a.options for a in self.running] + [entry[1] for entry in self._kept]
-            for options in requests:
-                needed.update(resources_of(options))
-            if died() or not fits(ray.cluster_resources(), needed):
-                return False
+            if self.users(process) == 1:
+                if died() or not self._fits({"num_cpus": 0}):
+                    return False
+                self._kept.append((process, actor.options, _session()))
+                self._timer.cancel()
+                self._timer = threading.Timer(KEPT, self.stop)
+                self._timer.daemon = True
+                self._timer.start()
             self.running.discard(actor)
-            self._kept.append((process, actor.options, _session()))
-            self._timer.cancel()
-            self._timer = threading.Timer(KEPT, self.stop)
-            self._timer.daemon = True
-            self._timer.start()
         return True
+
+    def _fits(self, options: SubmitOptions) -> bool:
+        """Return whether the cluster has room for all processes, one more, and a task."""
+        needed = Counter[str](CPU=1)
+        of_running = {id(actor.process): actor.options for actor in list(self.running)}
+        for each in (*of_running.values(), *(entry[1] for entry in self._kept), options):
+            needed.update(resources_of(each))
+        return fits(ray.cluster_resources(), needed)
 
     def stop(self) -> None:
         """Stop all that are kept."""
@@ -565,7 +585,7 @@ class _Retired:
                 _kill(process)
 
 
-_retired = _Retired()
+_processes = _Processes()
 
 
 def _session() -> Any:
