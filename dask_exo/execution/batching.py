@@ -2,14 +2,18 @@
 
 Starting a task takes a hundred times as long as running a trivial one. So a call runs several: a
 fair share of the ready ones, and those that become ready by its own outputs, which then need not
-leave the process. Durations are learned per group of tasks; the first of each group runs alone.
+leave the process. Durations are learned per group of tasks; the first of each group runs alone,
+unless it runs on an actor and this process has computed the same expression before.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from dask_exo.cluster.resources import ResourceRequest
 from dask_exo.execution.ready_queue import Entry, ReadyQueue
@@ -55,6 +59,42 @@ class TaskStats:
         return round(self.nbytes / max(self.count, 1))
 
 
+class KnownStats:
+    """Statistics of tasks of earlier computations, whose names are hashes of what they compute.
+
+    Examples
+    --------
+    >>> known, stats = KnownStats(), TaskStats()
+    >>> stats.add(0.01, 100)
+    >>> known.remember({"sum-0123456789abcdef0123456789abcdef": stats, "x": stats})
+    >>> list(known.recall(["sum-0123456789abcdef0123456789abcdef", "x", "y"]))
+    ['sum-0123456789abcdef0123456789abcdef']
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._stats: OrderedDict[str, TaskStats] = OrderedDict()  # the oldest is first
+        self._lock = threading.Lock()
+
+    def recall(self, groups: Iterable[str]) -> dict[str, TaskStats]:
+        """Return copies of the statistics of those groups that are known."""
+        with self._lock:
+            return {g: replace(self._stats[g]) for g in groups if g in self._stats}
+
+    def remember(self, stats: Mapping[str, TaskStats]) -> None:
+        """Keep copies of the statistics of a computation."""
+        with self._lock:
+            for group, each in stats.items():
+                if _HASHED.search(group):
+                    self._stats[group] = replace(each)
+                    self._stats.move_to_end(group)
+            while len(self._stats) > self._most:
+                self._stats.popitem(last=False)
+
+
+_HASHED = re.compile(r"-[0-9a-f]{32}$")
+
+
 @dataclass(slots=True)
 class CallRoom:
     """Room for more bundles in a call: seconds, bytes of outputs and of inputs, ready bundles.
@@ -97,7 +137,7 @@ def gather(  # noqa: PLR0913  what limits a call
     """Take the next bundle from the queue, and all that should share a call with it, in order.
 
     ``stats`` has groups with finished bundles. A call should last ``target`` seconds, and each of
-    the ``slots`` for tasks should get at least two calls. In all slots together, inputs take at
+    several ``slots`` for tasks should get at least two calls. In all slots together, inputs take at
     most half of the ``budget`` of bytes, and outputs a quarter. With ``follow``, bundles join that
     become ready by outputs of the call itself.
     """
@@ -105,7 +145,7 @@ def gather(  # noqa: PLR0913  what limits a call
     batch, group_stats = [first], stats.get(first.group)
     if group_stats is None:
         return batch
-    share = -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
+    share = queue.ready(pool) if slots == 1 else -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
     pending, stored = queue.input_bytes(first)
     half = budget // (2 * max(slots, 1))
     room = CallRoom(

@@ -38,7 +38,7 @@ from dask_exo.execution.accounting import (
 )
 from dask_exo.execution.actor_pool import ActorPools, PooledActor
 from dask_exo.execution.admission import LoopState, bottleneck
-from dask_exo.execution.batching import TaskStats, gather
+from dask_exo.execution.batching import KnownStats, TaskStats, gather
 from dask_exo.execution.persisted import POLL, Local, Promise, Remote
 from dask_exo.execution.ready_queue import Consumer, HeldValues, ReadyQueue, RunAbandoned
 from dask_exo.execution.shuffle_stage import RunningShuffles
@@ -110,7 +110,9 @@ class Run:
             config,
             self._watcher,
         )
-        self._stats: dict[str, TaskStats] = defaultdict(TaskStats)
+        self._known = _known_stats[futures.shares_memory]
+        self._of_actors = {b.group for b in plan.bundles if b.options.pool is not None}
+        self._stats = defaultdict(TaskStats, self._known.recall(self._of_actors))
         self._probing: set[str] = set()  # groups of which the first tasks are in flight
         self._for_driver = set() if consumer or futures.shares_memory else plan.for_driver
         self._pressure = MemoryPressure(futures)
@@ -169,6 +171,7 @@ class Run:
             if self._config.shuffle_integrity:
                 self._accounting.verify()
             self.versions.compare()
+            self._known.remember({g: s for g, s in self._stats.items() if g in self._of_actors})
             return self._queue.finish()
         except BaseException as error:
             self._abandon()
@@ -280,7 +283,9 @@ class Run:
                 self._submit(None, slots)
             return reason
         actor = self._pools.acquire(
-            pool, may_queue=view.fits(self._budget), nothing_else=not in_flight and not busy
+            pool,
+            may_queue=view.fits(self._budget) and not probing,
+            nothing_else=not in_flight and not busy,
         )
         if actor is None:
             return "an actor"
@@ -438,6 +443,10 @@ class Run:
         self._shuffles.stop()
         self._in_flight.clear()
         self._values.clear()
+
+
+_known_stats = {True: KnownStats(), False: KnownStats()}
+"""Statistics of earlier computations, on threads of this process and on Ray."""
 
 
 def _resources(nodes: Sequence[Node]) -> events.ResourcesSeen:
