@@ -98,9 +98,11 @@ def narrow(codes: Any) -> Any:
     return codes if dtype.itemsize == codes.dtype.itemsize else (codes - low).astype(dtype)
 
 
-def argsort(codes: Any) -> Any:
-    """Argsort integers in a stable way."""
-    return stable_argsort(codes) if isinstance(codes, np.ndarray) else narrow(codes).argsort()
+def argsort(codes: Any, *, is_narrow: bool = False) -> Any:
+    """Argsort integers in a stable way; ``is_narrow``: they come from `narrow`."""
+    if isinstance(codes, np.ndarray):
+        return stable_argsort(codes)
+    return (codes if is_narrow else narrow(codes)).argsort()
 
 
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,26 +56,21 @@ extern "C" __global__ void {name}(
 
 
 class Segments:
-    """(s,) segments of (m,) ordered rows: each has a row, and ends where the next one starts.
+    """(s,) segments of (m,) ordered rows, each with a row, between (s + 1,) bounds.
 
     Examples
     --------
-    >>> segments = Segments(np.array([2, 0, 1]), np.array([0, 1]))
+    >>> segments = Segments(np.array([2, 0, 1]), np.array([0, 1, 3]))
     >>> segments.sizes.tolist(), segments.reduce(np.array([5.0, np.nan, 7.0]), "sum").tolist()
     ([1, 2], [7.0, 5.0])
     """
 
-    def __init__(self, rows: Any, starts: Any) -> None:
-        self.rows, self.starts = rows, starts
+    def __init__(self, rows: Any, bounds: Any) -> None:
+        self.rows, self.starts, self.ends = rows, bounds[:-1], bounds[1:]
 
     def __len__(self) -> int:
         """Return the number of segments."""
         return len(self.starts)
-
-    @cached_property
-    def ends(self) -> Any:
-        """(s,) end of each segment."""
-        return arrays.of(self.rows).append(self.starts[1:], np.int64(len(self.rows)))
 
     @cached_property
     def sizes(self) -> Any:
@@ -104,16 +99,16 @@ class Segments:
     def _pieces(self) -> tuple[Any, Any, Segments | None]:
         """Start and end of each piece, and the segments of pieces if they are not the same."""
         xp = arrays.of(self.rows)
-        counts = (self.sizes + (PIECE - 1)) // PIECE
-        last = xp.cumsum(counts)
-        total = int(last[-1])
+        bounds = xp.zeros(len(self) + 1, np.int64)
+        bounds[1:] = xp.cumsum((self.sizes + (PIECE - 1)) // PIECE)
+        total = int(bounds[-1])
         if total == len(self):
             return self.starts, self.ends, None
         numbers = xp.arange(total)
-        owner = xp.searchsorted(last, numbers, side="right")
-        starts = self.starts[owner] + (numbers - (last - counts)[owner]) * PIECE
+        owner = xp.searchsorted(bounds[1:], numbers, side="right")
+        starts = self.starts[owner] + (numbers - bounds[owner]) * PIECE
         ends = xp.minimum(starts + PIECE, self.ends[owner])
-        return starts, ends, Segments(numbers, last - counts)
+        return starts, ends, Segments(numbers, bounds)
 
 
 def _result_dtype(dtype: np.dtype, operation: str) -> np.dtype:

@@ -68,6 +68,11 @@ class Column:
         return is_nullable(self.dtype)
 
     @property
+    def never_null(self) -> bool:
+        """True if no value can be null: integers and booleans without a mask."""
+        return self.kind in "biu" and self.__dict__["valid"] is None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the values in GPU memory, and of the dictionary."""
         size = int(self.values.nbytes) + (0 if self.valid is None else int(self.valid.nbytes))
@@ -81,16 +86,16 @@ class Column:
         stored = self.__dict__["values"]
         return stored.expose() if isinstance(stored, memory.View) else stored
 
-    def nulls(self) -> Any:
-        """Return (n,) bool of nulls."""
-        xp = self.xp
-        if self.nullable:
-            return xp.zeros(len(self), bool) if self.valid is None else ~self.valid
     def copied(self) -> Column:
         """Return a copy in memory of its own, on the same GPU."""
         valid = None if self.valid is None else self.valid.copy()
         return replace(self, values=self.values.copy(), valid=valid)
 
+    def nulls(self) -> Any:
+        """Return (n,) bool of nulls."""
+        xp = self.xp
+        if self.nullable:
+            return xp.zeros(len(self), bool) if self.valid is None else ~self.valid
         if self.kind == "f":
             return xp.isnan(self.values)
         if self.kind in TIMES:

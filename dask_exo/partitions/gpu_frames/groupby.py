@@ -49,7 +49,8 @@ class DeviceGroupBy:
     def row_groups(self) -> Groups:
         """Groups of the rows."""
         columns = [key.column for key in self.keys]
-        nulls = reduce(or_, (column.nulls() for column in columns)) if self._dropna else None
+        masks = [c.nulls() for c in columns if self._dropna and not c.never_null]
+        nulls = reduce(or_, masks) if masks else None
         return group_rows([sort_keys.encode(c) for c in columns], nulls, sort=self._sort)
 
     def __getitem__(self, key: Any) -> DeviceGroupBy:

@@ -48,7 +48,8 @@ def reduce(name: str, column: Column, *, skipna: bool = True, **options: Any) ->
     if not skipna and bool(column.nulls().any()):
         return _null_of(column)
     xp, length = column.xp, len(column)
-    rows = Segments(xp.arange(length), xp.zeros(min(length, 1), np.int64))  # one group, or none
+    bounds = xp.asarray([0, length] if length else [0])  # of one group, or none
+    rows = Segments(xp.arange(length), bounds)
     reduced = AGGREGATIONS[name](column, Groups(rows, length), **options)
     if length:
         return scalar(reduced)
@@ -115,7 +116,7 @@ def _floats(values: Any, like: Column, missing: Any) -> Column:
 
 def _defined_counts(column: Column, by: Groups) -> Any:
     """Count the (g,) values that are not null."""
-    if column.kind in "biu" and column.valid is None:
+    if column.never_null:
         return by.sizes
     if column.kind == "f" and column.valid is None:
         return by.reduce(column.values, "count")
@@ -201,7 +202,7 @@ def group_extreme(column: Column, by: Groups, *, largest: bool = False) -> Colum
         neutral = limits.min if largest else limits.max
     extremes = by.reduce(_without_nulls(column, neutral), operation)
     found = Column(extremes, column.dtype, None, column.words)
-    if column.kind in "biu" and column.valid is None:
+    if column.never_null:
         return found
     return _null_where(_defined_counts(column, by) == 0, found)
 

@@ -27,7 +27,7 @@ def ascending(column: Column) -> Any:
 def encode(column: Column, *, descending: bool = False, nulls_first: bool = False) -> Any:
     """Encode one key as (n,) int64 in the requested order; all nulls are equal."""
     codes = ascending(column)
-    if column.kind in "biu" and column.valid is None:
+    if column.never_null:
         return ~codes if descending else codes
     return directed(codes, column.nulls(), descending=descending, nulls_first=nulls_first)
 
@@ -110,11 +110,11 @@ def group_rows(keys: Sequence[Any], nulls: Any = None, *, sort: bool = True) -> 
     ([1, 0, 1], [1, 0])
     """
     packed = arrays.narrow(pack(keys))
-    xp = arrays.of(packed)
-    rows = arrays.argsort(packed)
+    rows = arrays.argsort(packed, is_narrow=True)
     if nulls is not None and bool(nulls.any()):
         rows = rows[~nulls[rows]]
     ordered = packed[rows]
-    differs = xp.concatenate([xp.ones(min(len(rows), 1), bool), ordered[1:] != ordered[:-1]])
-    groups = Groups(Segments(rows, xp.flatnonzero(differs)), len(packed))
+    is_bound = arrays.of(packed).ones(len(rows) + 1, bool)
+    is_bound[1:-1] = ordered[1:] != ordered[:-1]
+    groups = Groups(Segments(rows, is_bound.nonzero()[0]), len(packed))
     return groups if sort else Groups(groups.segments, len(packed), arrays.argsort(groups.first))

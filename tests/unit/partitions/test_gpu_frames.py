@@ -375,8 +375,8 @@ def test_segments_are_reduced_as_pandas_does(operation: str, dtype: str, sizes: 
     if dtype.startswith("float"):
         values[random.random(len(groups)) < 0.3] = np.nan
     xp = arrays.module(MODULE)
-    starts = np.cumsum([0, *sizes[:-1]])[: len(sizes)]
-    found = Segments(xp.asarray(rows), xp.asarray(starts)).reduce(xp.asarray(values), operation)
+    bounds = np.cumsum([0, *sizes])
+    found = Segments(xp.asarray(rows), xp.asarray(bounds)).reduce(xp.asarray(values), operation)
     expected = getattr(pd.Series(values[rows]).groupby(groups), operation)()
     np.testing.assert_allclose(arrays.host(found), expected.to_numpy(), rtol=1e-6)
 
