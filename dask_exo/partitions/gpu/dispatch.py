@@ -60,18 +60,38 @@ def to_device(part: Any, module: str) -> Any:
 def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
     rows = slice(0, 0)
     empty = part.take(rows) if isinstance(part, DeviceIndex) else part.take_rows(rows)
-    return empty if empty.module == arrays.HOST else to_device(empty.to_pandas(), arrays.HOST)
+    return empty if empty.module == arrays.HOST else _convert(empty.to_pandas())
 
 
 def _of_description(description: Any, index: Any = None) -> Any:
     index = index.to_pandas() if isinstance(index, DeviceIndex) else index
     frame = make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
-    return to_device(frame, arrays.HOST)
+    return _convert(frame)
 
 
 def _with_rows(meta: Any) -> Any:
-    host = meta.to_pandas()
-    return to_device(meta_nonempty.dispatch(type(host))(host), arrays.HOST)
+    """Return metadata with two rows; Dask asks for them several times for each expression."""
+    described = _description(meta)
+    if described not in _nonempty:
+        host = meta.to_pandas()
+        if len(_nonempty) >= MOST_KEPT:
+            _nonempty.clear()
+        _nonempty[described] = _convert(meta_nonempty.dispatch(type(host))(host))
+    return _nonempty[described].copy()
+
+
+MOST_KEPT = 1000
+_nonempty: dict[Any, Any] = {}
+
+
+def _description(meta: Any) -> Any:
+    is_index = isinstance(meta, DeviceIndex)
+    levels, names, numbers, _ = (meta if is_index else meta.index).parts
+    rows = names, numbers, tuple(level.dtype for level in levels or ())
+    if is_index:
+        return rows
+    labels = tuple(meta.columns) if isinstance(meta, DeviceFrame) else meta.name
+    return type(meta), labels, tuple(column.dtype for column in meta.arrays), rows
 
 
 def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
