@@ -50,6 +50,12 @@ KINDS = tuple(_MODELS)
 def to_device(part: Any, module: str) -> Any:
     """Copy a frame, series or index of pandas to the GPU; return others as they are."""
     memory.prepare(module)
+    if isinstance(part, pd.DataFrame) and module != arrays.HOST:
+        return shuffle.start_to_gpu(part, module)()
+    return _convert(part, module)
+
+
+def _convert(part: Any, module: str = arrays.HOST) -> Any:
     if isinstance(part, pd.DataFrame):
         return DeviceFrame.from_pandas(part, module)
     if isinstance(part, pd.Series):
@@ -156,8 +162,8 @@ def register() -> None:
         dispatch.register(KINDS, function)
     for dispatch, function in _OF_FRAMES:
         dispatch.register(DeviceFrame, function)
-    protocol.register(DeviceFrame, shuffle)
-    protocol.register_device(*KINDS)
     for rows in (DeviceFrame, DeviceSeries):
         register_copy(rows, lambda part: part.each(Column.copied))  # labels are immutable
     register_copy(DeviceIndex, DeviceIndex.copy)
+    protocol.register(DeviceFrame, shuffle)
+    protocol.register_device(*KINDS)

@@ -70,8 +70,12 @@ def resident(module: str, name: str) -> Any:
     return None if arena is None else arena.residents.copy(name)
 
 
-def pack(values: Sequence[Any]) -> tuple[Callable[[], np.ndarray], tuple[Place, ...]]:
+def pack(
+    values: Sequence[Any], *, pinned: bool = False
+) -> tuple[Callable[[], np.ndarray], tuple[Place, ...]]:
     """Start to copy arrays into one buffer on the host; return a function that waits for it.
+
+    The buffer is ``pinned`` if the arrays, or one of them, are on a GPU.
 
     Examples
     --------
@@ -81,7 +85,8 @@ def pack(values: Sequence[Any]) -> tuple[Callable[[], np.ndarray], tuple[Place, 
     """
     places, size = places_of(values)
     on_host = all(isinstance(array, np.ndarray) for array in values)
-    buffer = np.empty(size, np.uint8) if on_host else _pinned_or_not((size,), np.uint8)
+    allocate = _pinned_or_not if pinned or not on_host else np.empty
+    buffer = allocate((size,), np.uint8)
     waits = [
         to_host(array, view) for array, view in zip(values, unpack(buffer, places), strict=True)
     ]
@@ -131,6 +136,26 @@ def _pinned_or_not(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         if not is_out_of_memory(error):
             raise
         return np.empty(shape, dtype)
+
+
+def start_to_device(pinned: np.ndarray, xp: Any) -> Callable[[], Any]:
+    """Start to copy pinned memory to the GPU; return a function that must be called.
+
+    It returns the array, for which later kernels wait, as the memory's next owner does.
+    """
+    side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
+    copy = xp.empty(pinned.shape, pinned.dtype)  # see `to_device`
+    side.wait_event(cuda.get_current_stream().record())
+    copy.set(pinned, stream=side)
+    end = side.record()
+
+    def wait() -> Any:
+        cuda.get_current_stream().wait_event(end)
+        end.synchronize()  # the pinned memory must not be reused before that
+        _ = pinned
+        return copy
+
+    return wait
 
 
 def to_device(array: np.ndarray, xp: Any) -> Any:

@@ -69,6 +69,10 @@ class PackedFrame(NamedTuple):
             buffer = memory.resident(module, self.resident)
             if buffer is None:
                 buffer = memory.to_device(self.buffer, arrays.module(module))
+        return self.of_buffer(buffer, module)
+
+    def of_buffer(self, buffer: Any, module: str) -> DeviceFrame:
+        """Restore the frame from a copy of the buffer, whose memory it uses."""
         values = memory.unpack(buffer, self.places)
         masks = dict(zip(self.masked, values[len(self.columns) :], strict=True))
         columns = [
@@ -81,10 +85,13 @@ class PackedFrame(NamedTuple):
         return DeviceFrame.of(columns[:count], self.labels, index)
 
 
-def start_copy(frame: DeviceFrame, *, stay: bool = False) -> Callable[[], PackedFrame]:
+def start_copy(
+    frame: DeviceFrame, *, stay: bool = False, pinned: bool = False
+) -> Callable[[], PackedFrame]:
     """Start to copy a frame to the host; return a function that waits for the copy.
 
-    With ``stay`` a copy stays on the GPU, for later tasks of this process.
+    With ``stay`` a copy stays on the GPU, for later tasks of this process. One of a frame on the
+    host is ``pinned`` if that is asked for.
     """
     levels, names, numbers, module = frame.index.parts
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
@@ -92,13 +99,21 @@ def start_copy(frame: DeviceFrame, *, stay: bool = False) -> Callable[[], Packed
     values = [column.values for column in columns] + [columns[i].valid for i in masked]
     buffer, name = memory.pack_on_gpu(values) if stay else (None, "")
     if buffer is None:
-        wait, places = memory.pack(values)
+        wait, places = memory.pack(values, pinned=pinned)
     else:
         wait, places = memory.to_host(buffer), memory.places_of(values)[0]
     no_values = np.empty(0, np.int8)
     empty = tuple(replace(column, values=no_values, valid=None) for column in columns)
     rows = names, numbers
     return lambda: PackedFrame(wait(), places, empty, masked, frame.labels, rows, module, name)
+
+
+def start_to_gpu(frame: pd.DataFrame, module: str) -> Callable[[], DeviceFrame]:
+    """Start to copy a frame of pandas to the GPU; return a function that must be called."""
+    on_host = DeviceFrame.from_pandas(frame, arrays.HOST)
+    packed = start_copy(on_host, pinned=True)()
+    wait = memory.start_to_device(packed.buffer, arrays.module(module))
+    return lambda: packed.of_buffer(wait(), module)
 
 
 def unpack_frame(*parts: Any) -> DeviceFrame:

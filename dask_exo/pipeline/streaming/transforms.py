@@ -16,8 +16,9 @@ import pandas as pd
 
 from dask_exo.errors import Failure
 from dask_exo.partitions import protocol
-from dask_exo.partitions.batching import as_numpy, call_in_halves
+from dask_exo.partitions.batching import as_numpy, call_in_halves, is_out_of_memory
 from dask_exo.partitions.gpu import arrays
+from dask_exo.partitions.gpu.shuffle import start_to_gpu
 from dask_exo.partitions.gpu_frames import to_device
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RejectReason
 
@@ -99,6 +100,9 @@ def call_name(stage: str, function: str, origin: Origin) -> str:
 
 Frames = Iterator[Frame]
 
+Copies = list[Callable[[], Any]]
+"""Functions that return copies on the GPU that have started: one for a batch, or none."""
+
 CallOutput = tuple[Any, bool]
 """An output of a function, and whether it is known to be the only one; never of a generator."""
 
@@ -166,11 +170,11 @@ def apply(
             yield frame
             continue
         name = "-".join(map(str, (*place, number)))
-        for batch in _batches(transform, frame):
+        for batch, copies in _copied_ahead(transform, _batches(transform, frame)):
             if transform.kind == "rows":
                 outputs = _call_with_rows(transform, func, calls, batch)
             else:
-                call = partial(_call, transform, func, batch.data, name)
+                call = partial(_call, transform, func, batch.data, name, copies)
                 outputs = calls.outputs(transform.name, transform.error_policy, call, batch)
             yield from _as_frames(outputs, batch)
 
@@ -188,13 +192,48 @@ def _batches(transform: Transform, frame: Frame) -> Frames:
         yield Frame(batch, last and stop == len(data), origin.part(start, stop))
 
 
+def _copied_ahead(transform: Transform, batches: Frames) -> Iterator[tuple[Frame, Copies]]:
+    """Yield batches with copies on the GPU, which start while the batch before is in use."""
+    if transform.kind != "batches" or transform.format != "device":
+        yield from ((batch, []) for batch in batches)
+        return
+    waiting: list[tuple[Frame, Copies]] = []
+    try:
+        for batch in batches:
+            waiting.append((batch, _start_copy(batch.data)))
+            if len(waiting) > 1:
+                yield waiting.pop(0)
+        yield from waiting
+    finally:
+        for _, copies in waiting:
+            for copy in copies:  # that no call has taken
+                copy()
+
+
+def _start_copy(data: Any) -> Copies:
+    module = arrays.here()
+    if not isinstance(data, pd.DataFrame) or module == arrays.HOST:
+        return []
+    try:
+        return [start_to_gpu(data, module)]
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return []  # its turn comes when the batch before is gone
+
+
 def _call(
-    transform: Transform, func: Callable[..., Any], data: Any, name: str
+    transform: Transform, func: Callable[..., Any], data: Any, name: str, copies: Copies
 ) -> Iterator[CallOutput]:
     """Call a function; yield its frames."""
     if transform.kind == "batches":
         convert = FORMATS[transform.format]
-        results = call_in_halves(lambda batch: func(convert(batch)), data, transform.name)
+
+        def run(batch: Any) -> Any:
+            is_whole = batch is data and copies  # else a half of it, or another attempt
+            return func(copies.pop()() if is_whole else convert(batch))
+
+        results = call_in_halves(run, data, transform.name)
     else:
         frame = on_host(data)
         if transform.kind == "write":

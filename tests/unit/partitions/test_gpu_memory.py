@@ -24,7 +24,7 @@ from dask_exo.errors import DeviceMemoryError
 from dask_exo.partitions.batching import call_in_halves
 from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
-from dask_exo.partitions.gpu.shuffle import start_copy
+from dask_exo.partitions.gpu.shuffle import start_copy, start_to_gpu
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
 from dask_exo.testing import InlineFutures, strict_cupy
 from tests._data import MODULE
@@ -247,6 +247,19 @@ def test_copies_wait_for_kernels_and_kernels_for_copies(cupy: Any) -> None:
         del doubled, back
     wait, places = memory.pack([cupy.arange(30), cupy.zeros(7, "i1")])
     assert [len(each) for each in memory.unpack(wait(), places)] == [30, 7]
+    gc.collect()
+    assert not strict_cupy.counters.races
+
+
+def test_a_frame_may_be_on_its_way_while_kernels_run(cupy: Any) -> None:
+    host = pd.DataFrame({"a": range(50), "b": pd.array([1, None] * 25, "Int64")}).assign(c="x")
+    there = [start_to_gpu(host, "cupy") for _ in range(2)]
+    _ = cupy.arange(9) + 1
+    for wait in there:
+        frame = wait()
+        pd.testing.assert_frame_equal((frame[["a", "b"]] + 1).to_pandas(), host[["a", "b"]] + 1)
+        pd.testing.assert_frame_equal(frame.to_pandas(), host)
+    del frame, wait, there
     gc.collect()
     assert not strict_cupy.counters.races
 

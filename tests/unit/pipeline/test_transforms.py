@@ -19,6 +19,7 @@ from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays, memory
 from dask_exo.partitions.gpu_frames import DeviceFrame
 from dask_exo.pipeline.operators import Operator, groups
+from dask_exo.pipeline.streaming import transforms
 from dask_exo.pipeline.streaming.blocks import Frame, Origin, RowRange
 from dask_exo.pipeline.streaming.task import StageCode, TaskInputs, run, to_host_ahead
 from dask_exo.pipeline.streaming.transforms import ErrorPolicy, Transform
@@ -66,7 +67,12 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is copied between host and device."""
     made: list[str] = []
     pack, from_pandas = memory.pack, DeviceFrame.from_pandas.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(memory, "pack", lambda values: (made.append("back"), pack(values))[1])
+
+    def back(values: Any, **options: Any) -> Any:
+        made.append("back")
+        return pack(values, **options)
+
+    monkeypatch.setattr(memory, "pack", back)
 
     def there(cls: type, frame: pd.DataFrame, module: str) -> Any:
         made.append("there")
@@ -119,9 +125,9 @@ def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPat
 
     pack = memory.pack
 
-    def slow(values: Any) -> Any:
+    def slow(values: Any, **options: Any) -> Any:
         said.append("begin")
-        wait, places = pack(values)
+        wait, places = pack(values, **options)
         return lambda: (said.append("end"), wait())[1], places
 
     monkeypatch.setattr(memory, "pack", slow)
@@ -136,6 +142,47 @@ def test_a_copy_ends_after_the_next_frame_was_made(monkeypatch: pytest.MonkeyPat
     assert all(isinstance(frame.data, pd.DataFrame) for frame in found)
     assert said == [
         *("compute 0", "begin", "compute 1", "begin", "end", "compute 2", "begin", "end", "end")
+    ]
+
+
+def test_a_batch_is_copied_to_the_gpu_while_the_one_before_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+
+    def start(frame: pd.DataFrame, module: str) -> Any:
+        assert module == "a GPU"
+        if frame.a.iloc[0] == 6:
+            raise OutOfMemoryError
+        said.append(f"start {frame.a.iloc[0]}")
+
+        def end() -> DeviceFrame:
+            said.append(f"end {frame.a.iloc[0]}")
+            return DeviceFrame.from_pandas(frame, "numpy")
+
+        return end
+
+    class OutOfMemoryError(MemoryError):
+        """Of a GPU."""
+
+    def use(frame: DeviceFrame) -> DeviceFrame:
+        first = int(frame.a.values[0])
+        said.append(f"use {first}")
+        if first == 8:
+            raise OutOfMemoryError if len(frame) > 1 else ValueError("wrong")
+        return frame
+
+    monkeypatch.setattr(transforms, "start_to_gpu", start)
+    monkeypatch.setattr(arrays, "here", lambda: "a GPU")
+    monkeypatch.setattr(transforms, "to_device", lambda f, _: DeviceFrame.from_pandas(f, "numpy"))
+    step = Transform("batches", use, batch_size=2, format="device")
+    with pytest.raises(ValueError, match="wrong"):
+        done(step, inputs=[rows(12)])
+    assert said == [
+        *("start 0", "start 2", "end 0", "use 0", "start 4", "end 2", "use 2"),
+        *("end 4", "use 4"),  # there was no room for 6 meanwhile
+        *("start 8", "use 6", "start 10", "end 8", "use 8", "use 8"),  # and for all of 8
+        "end 10",  # its memory is not given back before
     ]
 
 
