@@ -13,10 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -32,11 +33,16 @@ Stack = tuple[str, ...]
 
 
 class Load(NamedTuple):
-    """Counters of a machine: seconds of its processors, bytes of its disks and network."""
+    """Counters of a machine: seconds of its processors, bytes of its disks and network.
+
+    ``gpus`` are its GPUs in use, each counted by the share of the last moment in which it ran
+    kernels; None if that is not known.
+    """
 
     processors: float
     disk: int
     network: int
+    gpus: float | None = None
 
 
 class TaskSamples(NamedTuple):
@@ -115,7 +121,29 @@ def _load() -> Load | None:
         sum(times) - times.idle - getattr(times, "iowait", 0.0),
         0 if disk is None else disk.read_bytes + disk.write_bytes,
         network.bytes_sent + network.bytes_recv,
+        _gpus_in_use(),
     )
+
+
+@cache
+def _gpus() -> tuple[Any, list[Any]]:
+    """Return NVML and the GPUs of this machine; none without the package or a driver."""
+    try:
+        nvml = import_module("pynvml")
+        nvml.nvmlInit()
+        return nvml, [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    except Exception:  # noqa: BLE001  its error class is in the package
+        return None, []
+
+
+def _gpus_in_use() -> float | None:
+    nvml, gpus = _gpus()
+    if not gpus:
+        return None
+    try:
+        return float(sum(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus)) / 100
+    except nvml.NVMLError:  # a virtual GPU may not tell
+        return None
 
 
 def printed() -> str:

@@ -406,6 +406,7 @@ class Collector:
                 peak_rss=self._peak_rss,
                 work=sum(item.seconds for item in groups) + sum(item.seconds for item in stages),
                 gpu_work=self._gpu_work + sum(item.seconds * item.gpus for item in stages),
+                gpus_used=self.loads.gpus,
                 price=price,
                 compiled=self._operations["compiled"],
                 blockwise=self._operations["blockwise"],

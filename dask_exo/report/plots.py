@@ -243,12 +243,15 @@ def _memory(samples: Sequence[Sample], started: float) -> Any:
 
 def _loads(loads: Mapping[str, Sequence[LoadSample]], started: float) -> Any:
     drawn = list[Any]()
-    for field, scale in {"processors": 1.0, "disk": 1e6, "network": 1e6}.items():
-        label = field if scale == 1 else f"{field}, MB/s"
+    fields = {"processors": 1.0, "disk": 1e6, "network": 1e6, "gpus": 1.0}
+    if all(sample.gpus is None for samples in loads.values() for sample in samples):
+        del fields["gpus"]
+    for field, scale in fields.items():
+        label = field.replace("gpus", "GPUs") if scale == 1 else f"{field}, MB/s"
         plot = _figure(height=160, y_axis_label=label, tools=TOOLS)
         for i, samples in enumerate(loads[node] for node in sorted(loads)):
             seconds = [round(sample.time - started, 2) for sample in samples]
-            rates = [round(getattr(sample, field) / scale, 3) for sample in samples]
+            rates = [round((getattr(sample, field) or 0.0) / scale, 3) for sample in samples]
             source = ColumnDataSource({"x": seconds, "y": rates}, name=f"{field} {i}")
             plot.line("x", "y", source=source, color=COLORS[2 * i % 20], legend_label=f"node {i}")
         plot.y_range.start = 0

@@ -47,7 +47,8 @@ def facts(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "engine", f"{engine}: {reason}"
     yield "busy", f"{100 * figures.busy:.0f} % of the slots' time in tasks"
     if figures.gpu_busy is not None:
-        yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}"
+        source = "by their tasks" if figures.gpus_used is None else "by NVML"
+        yield "GPUs busy", f"{100 * figures.gpu_busy:.0f} % of {figures.gpus:g}, {source}"
     if figures.compiled:
         yield "Polars", f"{figures.compiled} of {figures.blockwise} blockwise operations"
     if figures.shuffled:

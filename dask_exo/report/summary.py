@@ -155,6 +155,7 @@ class Figures:
     peak_rss: int = 0  #: most bytes in the memory of all known workers
     work: float = 0.0  #: seconds of tasks
     gpu_work: float = 0.0  #: seconds of tasks times the GPUs that they requested
+    gpus_used: float | None = None  #: GPUs that ran kernels, at a time; None if not sampled
     price: float | None = None  #: of a node for an hour; None if unknown
     compiled: int = 0  #: blockwise operations that ran as queries of Polars
     blockwise: int = 0  #: all of those in expressions over Parquet files
@@ -187,9 +188,15 @@ class Figures:
 
     @property
     def gpu_busy(self) -> float | None:
-        """Share of the GPUs' time in which tasks that requested them ran; None without GPUs."""
+        """Share of the GPUs' time in which they ran kernels; None without GPUs.
+
+        If that was not sampled: in which tasks that requested them ran.
+        """
         whole = self.gpus * self.seconds
-        return min(1.0, self.gpu_work / whole) if whole else None
+        if not whole:
+            return None
+        used = self.gpu_work / self.seconds if self.gpus_used is None else self.gpus_used
+        return min(1.0, used / self.gpus)
 
     @property
     def node_hours(self) -> float:
@@ -342,13 +349,14 @@ class Sample(NamedTuple):
 class LoadSample(NamedTuple):
     """Load of a machine over some time that ends at ``time``.
 
-    Processors in use, and bytes a second of its disks and network.
+    Processors in use, bytes a second of its disks and network, and GPUs in use at the end.
     """
 
     time: float
     processors: float
     disk: float
     network: float
+    gpus: float | None = None
 
 
 class Loads:
@@ -357,16 +365,27 @@ class Loads:
     def __init__(self, most: int = MOST_LOADS) -> None:
         self._most = most
         self._last: dict[str, tuple[float, Sequence[float]]] = {}
+        self._gpus: dict[str, tuple[float, int]] = {}  # sum and number of readings
         self.all: dict[str, list[LoadSample]] = {}
 
-    def add(self, node: str, time: float, load: Sequence[float]) -> None:
-        """Add a reading of the counters of a machine, in the order of the fields of a sample."""
-        before, old = self._last.setdefault(node, (time, load))
+    @property
+    def gpus(self) -> float | None:
+        """Mean number of GPUs in use on all machines; None if it is not known."""
+        return sum(total / count for total, count in self._gpus.values()) if self._gpus else None
+
+    def add(self, node: str, time: float, load: Sequence[Any]) -> None:
+        """Add a reading of a machine: its counters, in the order of the fields of a sample."""
+        *counters, gpus = load
+        if gpus is not None:
+            total, count = self._gpus.get(node, (0.0, 0))
+            self._gpus[node] = total + gpus, count + 1
+        before, old = self._last.setdefault(node, (time, counters))
         if time - before < LOAD_INTERVAL:
             return
-        self._last[node] = time, load
+        self._last[node] = time, counters
         samples = self.all.setdefault(node, [])
-        samples.append(LoadSample(time, *(np.subtract(load, old) / (time - before)).tolist()))
+        rates: list[float] = (np.subtract(counters, old) / (time - before)).tolist()
+        samples.append(LoadSample._make([time, *rates, gpus]))
         if len(samples) > self._most:
             del samples[1::2]
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,31 @@ def test_the_load_of_a_machine_is_read_now_and_then(monkeypatch: pytest.MonkeyPa
     assert first is not None
     assert first.processors > 0
     assert sampling._load() is None
+
+
+class Nvml:
+    """Stand-in for pynvml: two GPUs, or a driver that does not tell how busy they are."""
+
+    NVMLError = OSError
+
+    def __init__(self, busy: list[int] | None) -> None:
+        self.busy = busy
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: int) -> SimpleNamespace:  # noqa: N802
+        if self.busy is None:
+            raise OSError("not supported")
+        return SimpleNamespace(gpu=self.busy[gpu], memory=0)
+
+
+@pytest.mark.parametrize(("busy", "used"), [([30, 90], 1.2), (None, None)])
+def test_gpus_in_use_are_those_that_run_kernels(
+    monkeypatch: pytest.MonkeyPatch, busy: list[int] | None, used: float | None
+) -> None:
+    monkeypatch.setattr(sampling, "_gpus", lambda: (Nvml(busy), [0, 1]))
+    monkeypatch.setattr(sampling, "_next_reading", 0.0)
+    load = sampling._load()
+    assert load is not None
+    assert load.gpus == (None if used is None else pytest.approx(used))
 
 
 PRINTING = """

@@ -26,6 +26,7 @@ from dask_exo.events import CallSpan
 from dask_exo.report.advice import advise
 from dask_exo.report.collector import Collector
 from dask_exo.report.plots import flame
+from dask_exo.report.render import facts
 from dask_exo.report.summary import (
     CELLS,
     Figures,
@@ -300,6 +301,21 @@ def test_loads_are_rates_and_bounded() -> None:
     samples = loads.all["n"]
     assert len(samples) <= 10
     assert {(s.processors, s.disk, s.network) for s in samples} == {(1.5, 1000.0, 0.0)}
+    assert loads.gpus is None
+
+
+def test_gpus_are_as_busy_as_the_machines_say_and_not_as_their_tasks() -> None:
+    loads = Loads()
+    for second, (first, second_node) in enumerate([(1.0, 0.0), (0.5, 1.0), (0.0, 0.5)]):
+        loads.add("a", float(second), Load(0.0, 0, 0, first))
+        loads.add("b", float(second), Load(0.0, 0, 0, second_node))
+    assert [s.gpus for s in loads.all["a"]] == [0.5, 0.0]
+    assert loads.gpus == 0.5 + 0.5
+    figures = replace(QUIET, gpus=2.0, gpu_work=20.0)
+    assert figures.gpu_busy == 1.0
+    assert replace(figures, gpus_used=loads.gpus).gpu_busy == 0.5
+    shown = dict(facts(replace(figures, gpus_used=loads.gpus)))
+    assert shown["GPUs busy"] == "50 % of 2, by NVML"
 
 
 QUIET = Figures(runs=1, seconds=10.0, slots=2, work=19.0, nodes=1, store=10**9)
