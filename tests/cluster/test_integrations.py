@@ -20,6 +20,7 @@ NEEDS = {
     "open_telemetry": "opentelemetry.sdk",
     "prefect_flow": "prefect",
     "torch_loader": "torch",
+    "torch_model": "torch",
 }
 
 
