@@ -19,7 +19,7 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (45_178, 44_867),
+    "lines of the package": (45_437, 44_867),
     "files of the package": (200, 200),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),
@@ -39,16 +39,11 @@ def ambiguous_names_allowed() -> set[str]:
 
 
 def markdown() -> Iterator[tuple[str, str]]:
-    """Yield each line of Markdown outside code blocks, and where it stands."""
+    """Yield each line of Markdown, and where it stands."""
     folders = [ROOT, ROOT / ".github", ROOT / "docs"]
     for page in sorted(p for f in folders for p in (f.glob if f == ROOT else f.rglob)("*.md")):
-        fence = ""
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-            mark = re.match(r"\s*(`{3,}|~{3,}|:{3,})", line)
-            if mark and (not fence or line.strip() == fence):
-                fence = "" if fence else mark[1]
-            elif not fence:
-                yield f"{page.relative_to(ROOT)}:{number}", line
+            yield f"{page.relative_to(ROOT)}:{number}", line
 
 
 def broken() -> dict[str, list[str]]:
@@ -83,7 +78,7 @@ def broken() -> dict[str, list[str]]:
         if line.startswith("|"):
             if len(line) > ROW:
                 found["wide rows of Markdown tables"].append(f"{where} ({len(line)} columns)")
-        elif len(line) > WIDTH and "](" not in line and "://" not in line:
+        elif len(line) > WIDTH:
             found["wide lines of Markdown"].append(f"{where} ({len(line)} columns)")
     return found
 

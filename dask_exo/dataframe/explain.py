@@ -260,7 +260,8 @@ def _lines(shape: Shape, choice: Choice, costs: dict[str, ShuffleCost]) -> list[
     output_size = format_bytes(shape.nbytes // max(shape.reducers, 1))
     each = f"{input_size} a part, {output_size} an output"
     lines = [
-        f"  of {format_bytes(shape.nbytes)} ({each}): {choice.algorithm}, since {choice.reason}",
+        f"  of {format_bytes(shape.nbytes)} ({each})",
+        f"  {choice.algorithm}, since {choice.reason}",
         "               objects    metadata     spilled    restored        sent    estimate",
     ]
     for name, cost in costs.items():
