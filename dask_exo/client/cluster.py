@@ -148,7 +148,7 @@ class WorkerActor(ProcessInterface):
 
     async def start(self) -> None:
         """Start it, and wait for its address."""
-        self.address = await asyncio.to_thread(self._launch)
+        self.address: str = await asyncio.to_thread(self._launch)
         await super().start()
 
     def _launch(self) -> str:

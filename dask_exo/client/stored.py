@@ -30,6 +30,9 @@ class Stored:
 
     __slots__ = ("kind", "nbytes", "ref")
 
+    kind: type | None
+    nbytes: int
+
     def __init__(self, ref: Ref, nbytes: int, kind: type | None = None) -> None:
         self.ref, self.nbytes, self.kind = ref, nbytes, kind
 

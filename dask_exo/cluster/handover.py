@@ -49,6 +49,8 @@ class HandoverFutures(Futures):
     ([16], False)
     """
 
+    local: LocalFutures
+
     def __init__(self, local: LocalFutures, connect: Callable[[], Future[Futures]]) -> None:
         self.local, self._connect = local, connect
         self._awaited: Future[Futures] | None = None

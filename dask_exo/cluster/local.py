@@ -70,6 +70,9 @@ class LocalFutures(Futures):
         By default one for temporary files.
     """
 
+    calls: int
+    objects: int
+
     shares_memory = True
 
     def __init__(self, slots: int, memory: int, spill_directory: str | None = None) -> None:
@@ -325,6 +328,8 @@ class LocalFutures(Futures):
 
 class LocalStream:
     """A generator task whose steps are tasks; see `dask_exo.cluster.futures.OutputStream`."""
+
+    next: StoredRef
 
     def __init__(
         self,

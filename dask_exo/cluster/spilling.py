@@ -38,8 +38,8 @@ class StoredRef:
     __slots__ = ("__weakref__", "dependents", "done", "error", "number", "value")
 
     def __init__(self) -> None:
-        self.number = next(_numbers)
-        self.done = False
+        self.number: int = next(_numbers)
+        self.done: bool = False
         self.value: Any = None
         self.error: BaseException | None = None
         self.dependents: list[Any] = []  # tasks that wait for the value

@@ -70,6 +70,9 @@ class OutputVersions:
 class ShuffleAccounting:
     """Account of the rows that shuffles sent and tasks assembled, and of the seconds it took."""
 
+    done: Counter[str]
+    seconds: Counter[str]
+
     def __init__(self, versions: OutputVersions) -> None:
         self.versions = versions
         self._sent: list[tuple[Stage, Tally]] = []
@@ -254,7 +257,7 @@ class NodeWatch:
         self._who, self._asked = f"run {uuid.uuid4().hex}", False
         self._last = {node.id for node in nodes}
         self._due = futures.now + NODE_INTERVAL
-        self.share = 1.0  # of the slots, that the run may use
+        self.share: float = 1.0  # of the slots, that the run may use
         units = [(bundle.group, bundle.options, 1) for bundle in plan.bundles]
         units += [(stage.label, stage.options, len(stage.parts)) for stage in plan.stages]
         self._total = Counter[str]()

@@ -122,7 +122,7 @@ class ActorPools:
         # bundles and shuffles of each pool that have not finished
         self._unfinished = Counter(o.request for o in options if o.request is not None and o.pool)
         self._width = _max_actors(plan, nodes)
-        self.share = 1.0  # of all resources, that the computation may use
+        self.share: float = 1.0  # of all resources, that the computation may use
         self._reserve = _reserve(plan) if self._unfinished else {}
         self._shuffles = [stage.options.request for stage in plan.stages]
         self._pools = {

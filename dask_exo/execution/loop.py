@@ -92,7 +92,7 @@ class Run:
         self._pools = ActorPools(futures, plan, nodes)
         self._budget = int(config.memory_fraction * resources.store)
         self._values = HeldValues(plan.literals, futures.put)
-        self.versions = OutputVersions(futures.recomputed, config.nondeterminism)
+        self.versions: OutputVersions = OutputVersions(futures.recomputed, config.nondeterminism)
         self._accounting = ShuffleAccounting(self.versions)
         self._nodes = NodeWatch(futures, plan, nodes, self._accounting, config.share)
         self._queue = ReadyQueue(plan, self._values, self._accounting, consumer)

@@ -67,7 +67,7 @@ class ReadyQueue:
         )  # key of a value → keys of results
         for key, source in plan.results.items():
             self._results_of[source].append(key)
-        self.unfinished = len(plan.bundles) + len(plan.stages)  # units that have not finished
+        self.unfinished: int = len(plan.bundles) + len(plan.stages)  # units that have not finished
         self.stages: list[Stage] = []  # ready shuffles; starting one removes it
         self._ready: dict[ResourceRequest | None, list[Entry]] = defaultdict(list)  # by actor pool
         self._missing: dict[int, int] = {}  # number of missing inputs, by id of the unit
@@ -245,7 +245,7 @@ class HeldValues:
         self._literals, self._put = literals, put
         self._readers: Counter[Key] = Counter()
         self._locations: dict[Key, Location] = {}
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def add_readers(self, keys: Iterable[Key]) -> None:
         """Count one more reader for each of ``keys``."""

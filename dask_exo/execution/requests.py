@@ -35,7 +35,7 @@ class CachedInstance:
     """Place for the instance of a class; ``lock`` is held while it is created or called."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self.value: Any = None  # before it is created
 
 
@@ -52,7 +52,7 @@ def cached_instance(key: str) -> CachedInstance:
 class ResourceBoundFunction:
     """A function or class, and its resource request; see `options`."""
 
-    used = False
+    used: bool = False
     """True if this process has a wrapper; otherwise tasks need not be searched for one."""
 
     def __init__(  # noqa: PLR0913, PLR0917  as it is pickled
@@ -73,7 +73,7 @@ class ResourceBoundFunction:
         self._known_key = key
         if self.stateful:
             with contextlib.suppress(ValueError, TypeError):  # its signature is unknown
-                self.__signature__ = _signature(func)
+                self.__signature__: inspect.Signature = _signature(func)
 
     @property
     def stateful(self) -> bool:

@@ -101,9 +101,9 @@ class StageMaps:
         self._stage, self._values, self._accounting = stage, values, accounting
         self._config, self._block, self._by_reference = config, block, by_reference
         self._filters = filters
-        self.may_wait = stage.join is not None and filters.may_filter(stage.join)
+        self.may_wait: bool = stage.join is not None and filters.may_filter(stage.join)
         self._filter: tuple[Ref, FilterSource] | None = None
-        self.left_out = 0
+        self.left_out: int = 0
         self.sent: np.ndarray | None = None  # (R,) bytes for each reducer, if they are added up
         sizes = len(stage.parts) * len(stage.columns)
         if stage.join is not None and stage.join.partner and sizes <= MOST_SIZES:

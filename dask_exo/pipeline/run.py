@@ -113,6 +113,8 @@ def _planned(
 class PipelineRun(Iterator[Block]):
     """A pipeline that runs in a thread of its own; iterates over blocks of its last stage."""
 
+    futures: Futures
+
     def __init__(self, executor: Executor, futures: Futures, rows: int | None) -> None:
         self._executor, self.futures = executor, futures
         self.left = rows  # that are still wanted; None for all

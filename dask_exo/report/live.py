@@ -123,7 +123,7 @@ class Live:
         self._observing.enter_context(events.observing(self._observe, closely=False))
         self._server = ThreadingHTTPServer((LOOPBACK, 0), self._handler())
         self._server.daemon_threads = True
-        self.url = f"http://{LOOPBACK}:{self._server.server_port}/?token={self._token}"
+        self.url: str = f"http://{LOOPBACK}:{self._server.server_port}/?token={self._token}"
         self._note = _write_note(self.url)
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="dask_exo-live", daemon=True

@@ -27,7 +27,8 @@ SELDOM = 10.0  # seconds between two updates that do not
 class Lines:
     """A display that prints lines: ``soon`` seconds after the start, then ``every`` so many."""
 
-    soon = every = SELDOM
+    soon: float = SELDOM
+    every: float = SELDOM
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -47,7 +48,8 @@ class Lines:
 class Terminal:
     """Lines that rich rewrites in place."""
 
-    soon, every = SOON, OFTEN
+    soon: float = SOON
+    every: float = OFTEN
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -76,7 +78,8 @@ class Terminal:
 class Notebook:
     """HTML below a cell, replaced in place."""
 
-    soon, every = SOON, 5 * OFTEN
+    soon: float = SOON
+    every: float = 5 * OFTEN
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -218,7 +221,8 @@ class Callbacks:
         self._graph: dict[Key, Any] = {}
         self._state: dict[str, Any] = {}
         harmless = (ProgressBar, Profiler, ResourceProfiler)
-        self.values = any(type(getattr(f, "__self__", None)) not in harmless for f in self._finish)
+        kinds = {type(getattr(function, "__self__", None)) for function in self._finish}
+        self.values: bool = not kinds <= {*harmless}
 
     def __bool__(self) -> bool:
         """Return True if there is a callback."""

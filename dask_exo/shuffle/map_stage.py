@@ -52,6 +52,9 @@ class Parts(Protocol):
 class Refs(list[Ref]):
     """Refs of parts that exist already."""
 
+    may_wait: bool
+    left_out: int
+
     may_wait, left_out = False, 0
 
     def call(self, start: int, stop: int) -> tuple[Ref, ...]:
@@ -73,6 +76,12 @@ class MapStage:
     Without a ``policy`` no call is late.
     """
 
+    calls: int
+    parts: int
+    nbytes: int
+    seconds: float
+    tally: Tally
+
     def __init__(
         self,
         futures: Futures,
@@ -91,8 +100,8 @@ class MapStage:
         self._submitted = 0
         self._batch = 1
         self.policy = policy
-        self.planned_slots = max(1, spec.places.all_slots)  # for which rounds are chosen
-        self.rounds = 0  # calls of `take`
+        self.planned_slots: int = max(1, spec.places.all_slots)  # for which rounds are chosen
+        self.rounds: int = 0  # calls of `take`
         self.merges = self.merged = 0  # submitted, and known to be finished
         # totals of submitted calls, and of the receipts of finished ones
         self.calls = self.parts = self.nbytes = 0

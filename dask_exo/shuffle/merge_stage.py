@@ -93,7 +93,9 @@ class MergeStage:
         self._groups = reducer_groups(spec, width)
         self._starts = [group.reducers.start for group in self._groups]
         self._measured = maps.probed
-        self.rounds = deque[list[MergeTask]]()  # merges of rounds that may not have ended
+        self.rounds: deque[list[MergeTask]] = deque[
+            list[MergeTask]
+        ]()  # merges of rounds that may not have ended
 
     def merge(
         self, rows: Sequence[MapOutput], nodes: Sequence[str] | None = None

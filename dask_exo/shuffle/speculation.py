@@ -69,7 +69,7 @@ class MapAttempts:
         self._futures, self._map, self._workers = futures, spec.map, spec.workers
         self._places = spec.places
         self._policy = policy or SpeculationPolicy()
-        self.speculates = policy is not None and len(spec.nodes) > 1 and spec.workers is None
+        self.speculates: bool = policy is not None and len(spec.nodes) > 1 and spec.workers is None
         self._in_flight: list[MapAttempt] = []
         self._durations: list[float] = []
         self._times: dict[str, list[float]] = defaultdict(list)

@@ -110,7 +110,7 @@ class Memory:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.used = {stream: stream.done}  # its former user may still be working
+        self.used: dict[Stream, int] = {stream: stream.done}  # its former user may still be working
         weakref.finalize(self, _freed, stream, self.used).atexit = False
 
     def use(self, stream: Stream) -> None:

@@ -94,6 +94,9 @@ class Epoch:
         The next window to shuffle; None if all have started.
     """
 
+    added: int
+    ended: bool
+
     def __init__(self, places: Mapping[int, int], windows: Iterable[dd.DataFrame] = ()) -> None:
         self._windows = iter(windows)
         self.window = next(self._windows, None)
@@ -101,7 +104,7 @@ class Epoch:
         self._waiting: dict[int, deque[ShardRows]] = {i: deque() for i in places}
         self._rows = self.added = self.waiters = 0
         self._begun, self._first_after = time.monotonic(), 0.0
-        self.taken = dict.fromkeys(places, 0)
+        self.taken: dict[int, int] = dict.fromkeys(places, 0)
         self.shares: list[range] = []
         self.ended = self.dropped = self.running = False
         self.error: BaseException | None = None

@@ -189,6 +189,9 @@ def _named(task: Any, count: int, name: str) -> Any:
 class RayFutures(Futures):
     """`dask_exo.cluster.futures.Futures` on the Ray cluster that this process is connected to."""
 
+    calls: int
+    objects: int
+
     shares_memory = False
 
     def __init__(self) -> None:
@@ -469,6 +472,9 @@ def import_ref(exported: tuple[Any, ...]) -> Ref:
 
 class RayActor:
     """`dask_exo.cluster.futures.Actor` on Ray; ``reusable``: it has no instance of a class."""
+
+    process: Any
+    options: dict[str, Any]
 
     def __init__(
         self, futures: RayFutures, process: Any, options: SubmitOptions, *, reusable: bool = True

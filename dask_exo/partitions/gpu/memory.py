@@ -219,15 +219,17 @@ class Buffer:
     def __init__(self, root: Any) -> None:
         self.root: Any = root
         self.host: np.ndarray | None = None
-        self.nbytes = int(root.nbytes)
-        self.exposed = False  # another library has the address: it is never spilled
-        self.views = weakref.WeakSet[View]()
+        self.nbytes: int = int(root.nbytes)
+        self.exposed: bool = False  # another library has the address: it is never spilled
+        self.views: weakref.WeakSet[View] = weakref.WeakSet[View]()
 
 
 class View:
     """Array in a `Buffer`, as a column has it."""
 
     __slots__ = ("__weakref__", "_arena", "_place", "array", "buffer")
+
+    buffer: Buffer
 
     def __init__(self, array: Any, place: Place, buffer: Buffer, arena: Arena) -> None:
         self.array: Any = array
@@ -280,6 +282,14 @@ class Arena:
     (16, 16, [0, 1])
     """
 
+    limit: int
+    used: int
+    on_pinned: int
+    on_host: int
+    spilled: int
+    restored: int
+    peak: int
+
     def __init__(
         self,
         limit: int,
@@ -290,14 +300,14 @@ class Arena:
     ) -> None:
         self.limit, self._pinned_limit = limit, pinned
         self._xp, self._trim = xp, trim
-        self.room = limit if room is None else room
+        self.room: int = limit if room is None else room
         self.peak = self.used = self.on_pinned = self.on_host = self.spilled = self.restored = 0
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._device: OrderedDict[int, weakref.ref[Buffer]] = OrderedDict()  # least used first
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
         self._roots: dict[int, weakref.ref[Buffer]] = {}  # by the identity of the root
         self._root_of: dict[int, int] = {}  # by the identity of the buffer
-        self.residents = Residents(limit // RESIDENT)
+        self.residents: Residents = Residents(limit // RESIDENT)
 
     def hold(self, array: Any) -> View:
         """Count the allocation that an array is a view of in the budget."""

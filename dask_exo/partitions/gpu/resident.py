@@ -35,6 +35,9 @@ class Residents:
     (True, 2, 60)
     """
 
+    nbytes: int
+    hits: int
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.nbytes = self.hits = 0

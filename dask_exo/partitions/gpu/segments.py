@@ -65,6 +65,10 @@ class Segments:
     ([1, 2], [7.0, 5.0])
     """
 
+    rows: Any
+    starts: Any
+    ends: Any
+
     def __init__(self, rows: Any, bounds: Any) -> None:
         self.rows, self.starts, self.ends = rows, bounds[:-1], bounds[1:]
 

@@ -263,7 +263,9 @@ class DeviceFrame(LabelledRows):
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(key, DeviceFrame):
             pairs = zip(self.arrays, key.arrays, strict=True)
-            self.arrays = [transform.choose(~as_mask(mask), c, value) for c, mask in pairs]
+            self.arrays: list[Column] = [
+                transform.choose(~as_mask(mask), c, value) for c, mask in pairs
+            ]
         elif isinstance(key, (list, pd.Index)):
             for i, label in enumerate(key):
                 self[label] = value.choose_columns(i) if isinstance(value, DeviceFrame) else value

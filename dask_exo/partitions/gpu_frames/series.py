@@ -42,7 +42,7 @@ class DeviceSeries(LabelledRows):
             series = pd.Series(data, dtype=dtype, name=name)
             column = interop.from_pandas(series, np)
             labels, name = from_pandas(series.index, arrays.HOST), series.name
-        self.arrays = [column if dtype is None else cast(column, dtype)]
+        self.arrays: list[Column] = [column if dtype is None else cast(column, dtype)]
         self._index, self.name = labels, name
         if index is not None:
             self.index = index

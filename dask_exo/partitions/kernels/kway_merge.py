@@ -87,8 +87,8 @@ class KWayMerge(Generic[T]):
         nbytes = sum(map(self._operations.nbytes, runs))
         rows = sum(map(self._operations.length, runs))
         self._rows = max(1, limit * rows // max(nbytes, 1))  # of all chunks
-        self.step = max(1, self._rows // max(len(self._runs), 1))
-        self.peak = 0
+        self.step: int = max(1, self._rows // max(len(self._runs), 1))
+        self.peak: int = 0
 
     def __iter__(self) -> Iterator[T]:
         """Chunks, in order."""

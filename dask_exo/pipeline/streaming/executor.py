@@ -56,7 +56,9 @@ class Executor:
         self._runner, self._policy, self._watchdog = runner, policy, watchdog
         self._limit = limit
         graph = links(stages, sinks)
-        self.queues = Queues(graph, list(map(SourceQueue, inputs, counts or [None] * len(inputs))))
+        self.queues: Queues = Queues(
+            graph, list(map(SourceQueue, inputs, counts or [None] * len(inputs)))
+        )
         self._states = [
             StageState(i, stage, link, target, shares=any(graph[k].takers > 1 for k in link.before))
             for i, (stage, link) in enumerate(zip(stages, graph, strict=True))
@@ -70,8 +72,8 @@ class Executor:
         self._progress = 0  # tasks that were started, and outputs and ends that were taken
         self.recomputed: list[Block] = []  # see `recompute`
         self.rejects: list[Block] = []  # inputs that were set aside
-        self.peak = 0  # of `PipelineView.used`
-        self.forced = 0  # tasks that went on without room, since no other task could
+        self.peak: int = 0  # of `PipelineView.used`
+        self.forced: int = 0  # tasks that went on without room, since no other task could
 
     @property
     def finished(self) -> bool:

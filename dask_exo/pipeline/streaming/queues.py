@@ -15,6 +15,9 @@ class SourceQueue:
     ``count`` is their number, if known.
     """
 
+    count: int | None
+    taken: int
+
     def __init__(self, inputs: Iterator[Block | None], count: int | None = None) -> None:
         self._inputs, self.count, self.taken = inputs, count, 0
         self.next: Block | None = None
@@ -103,14 +106,18 @@ class Queues:
     def __init__(self, links: Sequence[Links], sources: Sequence[SourceQueue]) -> None:
         self._links = links
         stages = [i for i, link in enumerate(links) if not link.before]
-        self.sources = dict(zip(stages, sources, strict=True))
+        self.sources: dict[int, SourceQueue] = dict(zip(stages, sources, strict=True))
         self.complete: Callable[[int], object] | None = None
         self.clear()
 
     def clear(self) -> None:
         """Drop all blocks."""
-        self.outputs = BlockQueue()  # those that the consumer of the pipeline has not taken
-        self.buffered = [0 for _ in self._links]  # bytes that some consumer has not taken
+        self.outputs: BlockQueue = (
+            BlockQueue()
+        )  # those that the consumer of the pipeline has not taken
+        self.buffered: list[int] = [
+            0 for _ in self._links
+        ]  # bytes that some consumer has not taken
         self._stages = [BlockQueue() for _ in self._links]
         self._shared_bytes = 0  # of blocks with several consumers
         self._remaining: Counter[int] = Counter()  # blocks of each input of a source

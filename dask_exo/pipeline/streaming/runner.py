@@ -56,9 +56,11 @@ class StreamRunner:
         self._stacks = defaultdict[int, Counter[Stack]](Counter)  # by stage
         self._resources, self._last_look = futures.resources(), self.now()
         self._sources = [i for i, link in enumerate(links(stages)) if not link.before]
-        self.pools = StageActorPools(futures, stages, self._codes, self._stateless, self.now)
+        self.pools: StageActorPools = StageActorPools(
+            futures, stages, self._codes, self._stateless, self.now
+        )
         self.pools.start_minimum(self._resources)
-        self.recovery = Recovery(
+        self.recovery: Recovery = Recovery(
             futures,
             stages,
             [code.skips for code in codes],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dask_exo.cluster.resources import Resources
 from dask_exo.pipeline.streaming.blocks import Block, Links, StageSpec
 from dask_exo.pipeline.streaming.snapshot import StageView
 
@@ -74,12 +75,16 @@ class StageState:
     ``shares`` says whether other stages take its inputs too.
     """
 
+    stage: StageSpec
+    links: Links
+    estimate: StageEstimate
+
     def __init__(
         self, number: int, stage: StageSpec, links: Links, target: int, *, shares: bool
     ) -> None:
         self.stage, self.links, self.estimate = stage, links, StageEstimate()
-        self.task_bytes = 0  # inputs of its tasks, and the output that each makes
-        self.request = stage.request  # of a task at the moment
+        self.task_bytes: int = 0  # inputs of its tasks, and the output that each makes
+        self.request: Resources = stage.request  # of a task at the moment
         self._number, self._target, self._shares = number, target, shares
         self._tasks: dict[RunningTask, None] = {}
         self._output_bytes = 0  # of running tasks, so far

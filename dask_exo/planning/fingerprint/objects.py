@@ -62,7 +62,7 @@ class ObjectNode:
     __slots__ = ("effects", "inner", "literals", "systems", "texts", "value_strings")
 
     def __init__(self, *texts: object) -> None:
-        self.texts = list(map(str, texts))
+        self.texts: list[str] = list(map(str, texts))
         self.inner: list[tuple[str, Any]] = []  # labels and objects
         self.value_strings: set[str] = set()  # strings among its values
         self.literals: set[str] = set()  # strings in its code

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from itertools import count as count_up
@@ -60,6 +60,12 @@ class SimCluster:
     ``lineage`` keeps what recomputing a lost value needs.
     """
 
+    execute: bool
+    lineage: bool
+    trace: list[TaskRun] | None
+    channels: Channels | None
+    all_io: dict[NodeStore, NodeIO]
+
     def __init__(  # noqa: PLR0913 - what `SimFutures` takes
         self,
         nodes: Sequence[Node],
@@ -73,20 +79,24 @@ class SimCluster:
     ) -> None:
         self.cost, self.slowness = cost, slowness
         self.execute, self.lineage, self.trace = execute, lineage, trace
-        self.now = 0.0
-        self.ledger = StoreTotals()
-        self.driver = NodeStore(sys.maxsize, self.ledger, listed=False)
+        self.now: float = 0.0
+        self.ledger: StoreTotals = StoreTotals()
+        self.driver: NodeStore = NodeStore(sys.maxsize, self.ledger, listed=False)
         self.channels, self.all_io = channels, dict[NodeStore, NodeIO]()
-        self.machines = [SimNode(node, i, self.driver) for i, node in enumerate(nodes)]
+        self.machines: list[SimNode] = [
+            SimNode(node, i, self.driver) for i, node in enumerate(nodes)
+        ]
         for machine in self.machines:
             self.equip(machine)
-        self.idle = {machine: None for machine in self.machines if machine.free}
+        self.idle: dict[SimNode, None] = {
+            machine: None for machine in self.machines if machine.free
+        }
         self.anywhere: deque[SimTask] = deque()
         self.events: list[tuple[float, int, SimTask | Callable[[], None]]] = []
         self.repeats: list[OutputDigest] = []
-        self.numbers = count_up(1)
+        self.numbers: Iterator[int] = count_up(1)
         self.watched: set[SimValue] = set()  # a caller blocks until one of them is finished
-        self.has_finished = False
+        self.has_finished: bool = False
         self.generators: SimGenerators | None = None
 
     def equip(self, machine: SimNode) -> None:

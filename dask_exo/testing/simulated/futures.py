@@ -38,7 +38,7 @@ from dask_exo.testing.simulated.generators import (
     SimStream,
     Work,
 )
-from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue
+from dask_exo.testing.simulated.store import FAILED, PENDING, SimRef, SimValue, StoreTotals
 from dask_exo.testing.simulated.tasks import (
     Call,
     Channels,
@@ -116,7 +116,7 @@ class SimFutures(Futures):
         ids = {node.id for node in nodes}
         if len(ids) != len(nodes):
             raise ValueError(f"two nodes have one id: {[node.id for node in nodes]}")
-        self.calls = 0
+        self.calls: int = 0
         self.trace: list[TaskRun] = []
         self._cluster = SimCluster(
             nodes,
@@ -127,10 +127,11 @@ class SimFutures(Futures):
             channels=channels,
             trace=self.trace if trace else None,
         )
-        self.totals = self._cluster.ledger  # bytes spilled, restored, moved; refs alive
+        # bytes spilled, restored, moved; refs alive
+        self.totals: StoreTotals = self._cluster.ledger
         self._machines = {machine.node.id: machine for machine in self._cluster.machines}
         self._cost = cost
-        self.generators = SimGenerators(self._cluster, work or self._work, loading)
+        self.generators: SimGenerators = SimGenerators(self._cluster, work or self._work, loading)
         self._cluster.generators = self.generators
         plan_faults(self._cluster, faults)
 

@@ -49,12 +49,18 @@ class GeneratedValue(SimValue):
         super().__init__(stream.cluster.driver, None)
         stream.cluster.ledger.count_refs(1)
         self.stream, self.by_actor = weakref.ref(stream), stream.actor is not None
-        self.work_seconds = 0.0  # seconds of all work behind it, one task after the other
-        self.lost = False  # with its node
+        self.work_seconds: float = 0.0  # seconds of all work behind it, one task after the other
+        self.lost: bool = False  # with its node
 
 
 class SimStream:
     """A generator task; see `dask_exo.cluster.futures.OutputStream`."""
+
+    generators: SimGenerators
+    cluster: SimCluster
+    args: Sequence[Any]
+    request: dict[str, float]
+    actor: SimActor | None
 
     def __init__(
         self,
@@ -73,7 +79,7 @@ class SimStream:
         self._work_seconds = 0.0
         self._is_read = self._ended = False
         self._error: Exception | None = None
-        self.next = SimRef(GeneratedValue(self))
+        self.next: SimRef = SimRef(GeneratedValue(self))
 
     def begin(self, node: SimNode) -> None:
         """Run on a node, from the beginning."""
@@ -256,12 +262,15 @@ class SimActor(InlineActor):
 class SimGenerators:
     """All generator tasks and actors of a simulated cluster."""
 
+    cluster: SimCluster
+    loading: float
+
     def __init__(self, cluster: SimCluster, work: Work, loading: float) -> None:
         self.cluster, self.work, self.loading = cluster, work, loading
         self.busy: dict[SimStream | SimActor, None] = {}  # in the order in which they began
         self.actors: set[SimActor] = set()  # not stopped
         self.history: list[tuple[float, int]] = []  # virtual second, number of actors since
-        self.deaths = 0  # of busy processes
+        self.deaths: int = 0  # of busy processes
         self._free = {machine: Counter(self.whole(machine)) for machine in cluster.machines}
         self._waiting: dict[SimStream | SimActor, None] = {}
 

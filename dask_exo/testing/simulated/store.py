@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 PENDING, MEMORY, RESTORED, SPILLED, FAILED, FREED = range(6)  # RESTORED: in memory and on disk
 
 
+@dataclass(slots=True, eq=False)
 class StoreTotals:
     """Counters of a whole cluster since its beginning.
 
@@ -24,11 +25,13 @@ class StoreTotals:
     taken by tasks from another node. ``writes`` are values written to disk.
     """
 
-    __slots__ = ("live", "moved", "objects", "peak_live", "restored", "spilled", "writes")
-
-    def __init__(self) -> None:
-        self.objects = self.live = self.peak_live = 0
-        self.spilled = self.writes = self.restored = self.moved = 0
+    objects: int = 0
+    live: int = 0
+    peak_live: int = 0
+    spilled: int = 0
+    writes: int = 0
+    restored: int = 0
+    moved: int = 0
 
     def count_refs(self, count: int) -> None:
         """Count new refs."""
@@ -66,7 +69,7 @@ class IndexedSimValue(SimValue):
 
     def __init__(self, store: NodeStore, task: SimTask | None, index: int) -> None:
         super().__init__(store, task)
-        self.index = index
+        self.index: int = index
 
 
 class SimRef:
@@ -75,7 +78,7 @@ class SimRef:
     __slots__ = ("entry",)
 
     def __init__(self, entry: SimValue) -> None:
-        self.entry = entry
+        self.entry: SimValue = entry
 
     def __del__(self) -> None:
         entry = self.entry
@@ -105,9 +108,12 @@ class NodeStore:
         "peak", "used",
     )  # fmt: skip
 
+    used: int
+    peak: int
+
     def __init__(self, capacity: int, ledger: StoreTotals, *, listed: bool) -> None:
-        self.capacity = capacity
-        self.ledger = ledger
+        self.capacity: int = capacity
+        self.ledger: StoreTotals = ledger
         self.listed: dict[SimValue, None] | None = {} if listed else None
         self.used = self.peak = 0
         self._count = 0
@@ -228,14 +234,13 @@ def fetched(entry: SimValue, store: NodeStore) -> int:
 AHEAD_FRACTION = 0.5  # of the store, for arguments of all tasks, before more are brought ahead
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """Bytes one after another, at one rate."""
 
-    __slots__ = ("free", "rate", "seek")
-
-    def __init__(self, rate: float, seek: float = 0.0) -> None:
-        self.rate, self.seek = rate, seek
-        self.free = 0.0
+    rate: float
+    seek: float = 0.0
+    free: float = 0.0
 
     def use(self, now: float, nbytes: int, seeks: int = 0) -> float:
         """Let bytes pass after all others, found by so many seeks; return when the last one has."""
@@ -270,14 +275,17 @@ class NodeIO:
     References: Ray's pull manager and local object manager; Exoshuffle section 3.4.3.
     """
 
+    inward: Channel
+    outward: Channel
+
     def __init__(
         self, channels: Channels, store: NodeStore, all_io: dict[NodeStore, NodeIO]
     ) -> None:
-        self.disk = Channel(channels.disk, channels.seek)
+        self.disk: Channel = Channel(channels.disk, channels.seek)
         self.inward, self.outward = Channel(channels.net), Channel(channels.net)
         self.ahead: dict[SimTask, None] = {}  # without a slot; arguments in transfer or here
         self.ready: deque[SimTask] = deque()  # those whose arguments are here
-        self.unplaced = 0  # those in transfer that requested no node
+        self.unplaced: int = 0  # those in transfer that requested no node
         self._store, self._all_io = store, all_io
         self._arguments: dict[SimValue, FetchedArgument] = {}
         self._nbytes = 0  # of all of them
