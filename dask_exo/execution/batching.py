@@ -137,15 +137,17 @@ def gather(  # noqa: PLR0913  what limits a call
     """Take the next bundle from the queue, and all that should share a call with it, in order.
 
     ``stats`` has groups with finished bundles. A call should last ``target`` seconds, and each of
-    several ``slots`` for tasks should get at least two calls. In all slots together, inputs take at
-    most half of the ``budget`` of bytes, and outputs a quarter. With ``follow``, bundles join that
-    become ready by outputs of the call itself.
+    the ``slots`` for tasks should get at least two calls, unless it is the only actor. In all slots
+    together, inputs take at most half of the ``budget`` of bytes, and outputs a quarter. With
+    ``follow``, bundles join that become ready by outputs of the call itself.
     """
     first = queue.pop(pool)
     batch, group_stats = [first], stats.get(first.group)
     if group_stats is None:
         return batch
-    share = queue.ready(pool) if slots == 1 else -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
+    share = -(-(queue.ready(pool) + 1) // (2 * slots)) - 1
+    if pool is not None and slots == 1:  # no other actor could take them
+        share = queue.ready(pool)
     pending, stored = queue.input_bytes(first)
     half = budget // (2 * max(slots, 1))
     room = CallRoom(

@@ -146,7 +146,8 @@ def start_to_device(pinned: np.ndarray, xp: Any) -> Callable[[], Any]:
     side, cuda = _side_stream(), arrays.module(arrays.DEVICE).cuda
     copy = xp.empty(pinned.shape, pinned.dtype)  # see `to_device`
     side.wait_event(cuda.get_current_stream().record())
-    copy.set(pinned, stream=side)
+    if pinned.size:
+        copy.set(pinned, stream=side)
     end = side.record()
 
     def wait() -> Any:
