@@ -230,6 +230,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     strict_cupy.install()
     strict_cupy.counters.reset()
     monkeypatch.setattr(memory, "CHUNK", 64)
+    monkeypatch.setattr(memory, "_arenas", {})
     for cached in (memory._chunks, memory._side_stream):
         cached.cache_clear()
     yield sys.modules["cupy"]
