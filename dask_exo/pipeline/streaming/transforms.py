@@ -16,7 +16,7 @@ import pandas as pd
 
 from dask_exo.errors import Failure
 from dask_exo.partitions import protocol
-from dask_exo.partitions.batching import as_numpy, call_in_halves, is_out_of_memory
+from dask_exo.partitions.batching import as_numpy, call_in_halves
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu.shuffle import start_to_gpu
 from dask_exo.partitions.gpu_frames import to_device
@@ -211,15 +211,14 @@ def _copied_ahead(transform: Transform, batches: Frames) -> Iterator[tuple[Frame
 
 
 def _start_copy(data: Any) -> Copies:
-    module = arrays.here()
-    if not isinstance(data, pd.DataFrame) or module == arrays.HOST:
+    """Start to copy a batch; if that fails, its own call copies it, or raises the error."""
+    if not isinstance(data, pd.DataFrame):
         return []
     try:
-        return [start_to_gpu(data, module)]
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return []  # its turn comes when the batch before is gone
+        module = arrays.here()
+        return [] if module == arrays.HOST else [start_to_gpu(data, module)]
+    except Exception:  # noqa: BLE001  as if there were no room yet, or a column of objects
+        return []
 
 
 def _call(

@@ -186,6 +186,33 @@ def test_a_batch_is_copied_to_the_gpu_while_the_one_before_is_in_use(
     ]
 
 
+def test_a_batch_that_cannot_be_on_a_gpu_is_set_aside_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def copied(frame: pd.DataFrame, _: str) -> DeviceFrame:
+        return DeviceFrame.from_pandas(frame, "numpy")  # refuses objects
+
+    def start(frame: pd.DataFrame, module: str) -> Any:
+        there = copied(frame, module)
+        return lambda: there
+
+    monkeypatch.setattr(transforms, "start_to_gpu", start)
+    monkeypatch.setattr(transforms, "to_device", copied)
+    monkeypatch.setattr(arrays, "here", lambda: "a GPU")
+    skip = ErrorPolicy(skip=True)
+    step = Transform("batches", lambda f: f, batch_size=2, format="device", error_policy=skip)
+    frames = [pd.DataFrame({"a": [i, i]}, index=[i, i]) for i in range(3)]
+    frames[1]["a"] = pd.Series([{}, {}], frames[1].index, object)
+    calls = transforms.UserCalls("abs")
+    batches = (Frame(frame, last=False) for frame in frames)
+    found = list(transforms.apply(step, step.make(), batches, calls=calls))
+    assert [frame.data.to_pandas().a.tolist() for frame in found if frame.data is not None] == [
+        [0, 0],
+        [2, 2],
+    ]
+    assert [len(data) for _, data in calls.rejects] == [2]
+
+
 def test_frames_of_the_host_are_not_kept_back() -> None:
     given = (Frame(rows(i), last=False) for i in range(3))
     out = to_host_ahead(given)
