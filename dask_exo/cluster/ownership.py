@@ -73,7 +73,8 @@ def size_of(value: Any, most: int) -> int:
     (True, True)
     """
     nbytes = int(sizeof(value))
-    if nbytes > most or isinstance(value, (*_SIZED, *_copies)) or is_plain_data(value):
+    is_sized = isinstance(value, _SIZED) or type(value) in _copies
+    if nbytes > most or is_sized or is_plain_data(value):
         return nbytes
     buffers: list[pickle.PickleBuffer] = []
     try:
