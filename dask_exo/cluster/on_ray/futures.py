@@ -239,9 +239,9 @@ class RayFutures(Futures):
         restarts: int | None = None,
     ) -> RayActor:
         """See `Futures.actor`; one with a ``node`` starts there, if it can."""
-        process = _processes.take(options) if cls is None else None
-        if process is not None:
-            return RayActor(self, process, options)
+        actor = _processes.reuse(self, options) if cls is None else None
+        if actor is not None:
+            return actor
         _processes.stop()
         retries = (0 if cls else REPLACED) if restarts is None else restarts
         more = {**options, "max_restarts": retries, "max_task_retries": retries}
@@ -505,9 +505,7 @@ class RayActor:
 
     def stop(self) -> None:
         """See `Actor.stop`; the process stays if another computation shares it."""
-        _processes.running.discard(self)
-        if not _processes.users(self.process):
-            _kill(self.process)
+        _processes.release(self)
 
     def retire(self) -> None:
         """See `Actor.retire`.
@@ -547,17 +545,24 @@ class _Processes:
         """Return the number of actors with a process."""
         return sum(actor.process is process for actor in list(self.running))
 
-    def take(self, options: SubmitOptions) -> Any:
-        """Return the process of a retired or shared actor with equal options, or None."""
-        with self._lock:
+    def reuse(self, futures: RayFutures, options: SubmitOptions) -> RayActor | None:
+        """Return an actor with the process of a retired or shared one with equal options."""
+        with self._lock:  # until it is among those that run: the process must not be stopped
             for entry in self._kept:
                 if entry[1:] == (options, _session()):
                     self._kept.remove(entry)
-                    return entry[0]
+                    return RayActor(futures, entry[0], options)
             if not options.get("num_gpus") or self._fits(options):
                 return None
-        equal = [actor.process for actor in list(self.running) if actor.serves(options)]
-        return min(equal, key=self.users, default=None)
+            equal = [actor.process for actor in list(self.running) if actor.serves(options)]
+            return RayActor(futures, min(equal, key=self.users), options) if equal else None
+
+    def release(self, actor: RayActor) -> None:
+        """Stop the process of an actor, unless another one has it, too."""
+        with self._lock:
+            self.running.discard(actor)
+            if not self.users(actor.process):
+                _kill(actor.process)
 
     def keep(self, actor: RayActor, process: Any) -> bool:
         """Keep the process of an actor, unless another actor or all tasks may wait for it."""
