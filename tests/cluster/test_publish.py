@@ -39,6 +39,14 @@ from dask_exo.errors import InputError, OutputExistsError
 def owners():
     return [a for a in list_named_actors(all_namespaces=True) if "published" in a["namespace"]]
 
+def until(condition):
+    for _ in range(100):
+        gc.collect()
+        if condition():
+            return True
+        time.sleep(0.2)
+    return False
+
 dask_exo.enable(address=sys.argv[1])
 df = pd.DataFrame({"a": range(4_000_000), "b": 1.5})
 ddf = dask_exo.published("numbers")
@@ -48,7 +56,7 @@ assert dask_exo.published("shuffled").b.sum().compute() == 10**7
 assert dask_exo.published("few").compute().tolist() == [1, 2, 3]
 assert [p.name for p in on_ray.publications()] == ["few", "numbers", "shuffled"]
 assert [p.rows for p in on_ray.publications()] == [3, 4_000_000, 4_000_000]
-assert len(owners()) == 3  # that of the program which was killed is gone
+assert until(lambda: len(owners()) == 3), owners()  # that of the killed program ends
 with pytest.raises(OutputExistsError, match="overwrite=True"):
     ddf.exo.publish("numbers")
 with pytest.raises(InputError, match="few, numbers, shuffled"):
@@ -57,19 +65,17 @@ used = on_ray.RayFutures().store().used
 assert used > 120e6, used
 ddf[ddf.a < 1000].exo.publish("numbers", overwrite=True)
 assert [p.name for p in on_ray.publications()] == ["few", "numbers", "shuffled"]
-assert ddf.a.sum().compute() == df.a.sum()  # this program keeps what it reads
+for _ in range(10):  # this program keeps what it reads, and its owner does not end before
+    assert len(owners()) == 4, owners()
+    time.sleep(0.2)
+assert ddf.a.sum().compute() == df.a.sum()
 del ddf
 assert len(dask_exo.published("numbers")) == 1000
 for command in ("list", "delete shuffled"):
     line = f"{sys.executable} -m dask exo published {command} --address {sys.argv[1]}"
     assert os.system(line) == 0
-for _ in range(100):
-    gc.collect()
-    if on_ray.RayFutures().store().used < 10e6 and len(owners()) == 2:
-        break
-    time.sleep(0.2)
-assert on_ray.RayFutures().store().used < 10e6, on_ray.RayFutures().store()
-assert len(owners()) == 2, owners()
+assert until(lambda: on_ray.RayFutures().store().used < 10e6), on_ray.RayFutures().store()
+assert until(lambda: len(owners()) == 2), owners()
 on_ray.delete_publication("few"), on_ray.delete_publication("numbers")
 print("read")
 """

@@ -61,6 +61,10 @@ def test_what_tells_attempts_apart_is_there_in_ray() -> None:
         assert hasattr(ray.experimental.internal_kv, f"_internal_kv_{verb}")
 
 
+def test_what_tells_whether_values_are_read_is_there_in_ray() -> None:
+    assert hasattr(ray._raylet.CoreWorker, "get_all_reference_counts")
+
+
 @pytest.mark.parametrize(
     ("cls", "names"),
     [

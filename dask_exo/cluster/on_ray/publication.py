@@ -3,13 +3,15 @@
 Ray frees a value with the process that owns it, which is the one that submitted its task. So an
 actor on the head node, which outlives the program, submits tasks that copy the values. The copies
 stay on the nodes of the values. The key-value store of the cluster has the name of each publication
-and the actor that owns its values.
+and the actor that owns its values. An actor whose publication was replaced or deleted ends with its
+last reader, since Ray ends an actor without regard to those who read what it owns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,6 +60,7 @@ class ValueOwner:
 
     def __init__(self) -> None:
         self._refs: list[Ref] = []
+        self._dropped: set[bytes] | None = None  # ids as Ray counts them
 
     def copy(self, sources: Sequence[Ref]) -> None:
         """Copy values, each on its node."""
@@ -67,15 +70,27 @@ class ValueOwner:
 
     def read(self) -> list[Ref]:
         """Return the refs of all values."""
+        if self._dropped is not None:
+            raise ValueError("its values were replaced or deleted meanwhile")
         return self._refs
 
     def drop(self) -> None:
-        """Drop the refs: values are freed as soon as no other process reads them."""
-        self._refs = []
+        """Drop the refs: values are freed, and the actor ends, when no other process reads them."""
+        if self._dropped is None:
+            self._dropped = {ref.hex().encode() for ref in self._refs}
+            self._refs = []
+            ray.get_runtime_context().current_actor.end.remote()
+
+    def end(self) -> None:
+        """End when no other process holds a ref that was dropped."""
+        worker: Any = ray._private.worker.global_worker
+        while self._dropped and self._dropped & set(worker.core_worker.get_all_reference_counts()):
+            time.sleep(0.2)
+        ray.actor.exit_actor()
 
 
 _remote_copy: Any = ray.remote(_copy).options(num_returns=2, name="publish")
-_remote_owner: Any = ray.remote(ValueOwner)
+_remote_owner: Any = ray.remote(max_concurrency=2)(ValueOwner)
 
 
 def check_publication(name: str, *, overwrite: bool) -> None:
@@ -199,7 +214,6 @@ def _stop(owner: str, timeout: float = ANSWER) -> None:
     with _if_alive():
         actor = ray.get_actor(owner, namespace=_PLACE)
         ray.get(actor.drop.remote(), timeout=timeout)
-        actor.__ray_terminate__.remote()
 
 
 def _remove_strays() -> None:
