@@ -58,6 +58,7 @@ class Chaos:
         if mode not in {"kill", "pause", "node"} or rate <= 0:
             raise ValueError(f"mode={mode!r}, rate={rate}: need kill, pause or node, more than 0")
         self.strikes: list[Strike] = []
+        self._killed: set[psutil.Process] = set()  # they may need a moment to end
         self._random, self._rate, self._mode = Random(seed), rate, mode
         self._filter, self._most, self._away = re.compile(filter), most, away
         self._stop = threading.Event()
@@ -76,7 +77,8 @@ class Chaos:
         while not self._stop.wait(self._random.expovariate(self._rate)):
             if self._most is not None and len(self.strikes) >= self._most:
                 return
-            processes = victims(self._mode, self._filter)
+            found = victims(self._mode, self._filter)
+            processes = [(process, name) for process, name in found if process not in self._killed]
             if not processes:
                 continue
             process, name = self._random.choice(processes)
@@ -87,6 +89,7 @@ class Chaos:
     def _strike(self, process: psutil.Process) -> None:
         if self._mode != "pause":
             process.kill()
+            self._killed.add(process)
             return
         process.suspend()
         self._stop.wait(self._away)

@@ -55,6 +55,16 @@ def test_those_that_match_are_killed_until_it_is_enough(processes) -> None:
     assert not chaos.strikes
 
 
+def test_one_that_has_not_yet_ended_is_not_killed_again(processes, monkeypatch) -> None:
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: None)  # as one that takes its time
+    with Chaos(seed=1, rate=200, filter="run_map|merge") as chaos:
+        deadline = time.monotonic() + 10
+        while len(chaos.strikes) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+    assert sorted(one.name for one in chaos.strikes) == ["merge", "run_map"]
+
+
 def test_one_that_stands_still_goes_on(processes) -> None:
     merge = psutil.Process(processes["ray::merge"].pid)
     with Chaos(seed=1, rate=200, filter="merge", mode="pause", most=1, away=0.3):
