@@ -8,6 +8,8 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import dask_exo
 
@@ -36,12 +38,11 @@ def frame(rows: int, seed: int = 0) -> pd.DataFrame:
     """Rows as in the db-benchmark of h2o: three strings, three integers, three numbers."""
     rng = np.random.default_rng(seed)
     few, many = 100, max(ROWS // few_per_group, 1)
-    text = "string[pyarrow]"
     return pd.DataFrame(
         {
-            "id1": pd.Series(rng.integers(1, few + 1, rows)).map("id{:03d}".format).astype(text),
-            "id2": pd.Series(rng.integers(1, few + 1, rows)).map("id{:03d}".format).astype(text),
-            "id3": pd.Series(rng.integers(1, many + 1, rows)).map("id{:010d}".format).astype(text),
+            "id1": names(rng.integers(1, few + 1, rows), 3),
+            "id2": names(rng.integers(1, few + 1, rows), 3),
+            "id3": names(rng.integers(1, many + 1, rows), 10),
             "id4": rng.integers(1, few + 1, rows),
             "id5": rng.integers(1, few + 1, rows),
             "id6": rng.integers(1, many + 1, rows),
@@ -50,6 +51,12 @@ def frame(rows: int, seed: int = 0) -> pd.DataFrame:
             "v3": rng.random(rows) * 100,
         }
     )
+
+
+def names(numbers: np.ndarray, width: int) -> pd.api.extensions.ExtensionArray:
+    """Return ``id007`` for 7 with a width of 3."""
+    digits = pc.utf8_lpad(pc.cast(pa.array(numbers), pa.string()), width, "0")
+    return pd.arrays.ArrowStringArray(pc.binary_join_element_wise("id", digits, ""))
 
 
 few_per_group = 100

@@ -13,9 +13,9 @@ import time
 import dask
 import psutil
 
-from asv_bench.benchmarks.common import OnRay, frames
+from asv_bench.benchmarks.common import ROWS, OnRay, frames
 
-ROWS, PARTITIONS = 10_000_000, 100
+LARGE, PARTITIONS = 10_000_000, 100
 
 
 class Integrity(OnRay):
@@ -23,11 +23,12 @@ class Integrity(OnRay):
 
     params = (True, False)
     param_names = ("integrity",)
+    rows = ROWS
 
     def setup(self, integrity: bool) -> None:
         """Start Ray; make the input."""
         self.start()
-        self.ddf = frames(ROWS, PARTITIONS)
+        self.ddf = frames(self.rows, PARTITIONS)
         dask.compute(self.ddf.map_partitions(len))
 
     def time_shuffle(self, integrity: bool) -> None:
@@ -46,6 +47,7 @@ def processor() -> float:
 def main(rounds: int) -> None:
     """Print ratios."""
     bench = Integrity()
+    bench.rows = LARGE
     bench.setup(integrity=True)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     used: dict[bool, list[float]] = {True: [], False: []}

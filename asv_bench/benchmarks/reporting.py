@@ -17,9 +17,9 @@ import dask
 import dask.dataframe as dd
 
 import dask_exo
-from asv_bench.benchmarks.common import OnRay, frames
+from asv_bench.benchmarks.common import BRIEF, ROWS, OnRay, frames
 
-SIZES = {50: 5_000_000, 1000: 5_000_000}  # rows by partitions
+LARGE, PARTITIONS = 5_000_000, (50, 1000)
 
 
 def job(ddf: dd.DataFrame) -> None:
@@ -30,13 +30,14 @@ def job(ddf: dd.DataFrame) -> None:
 class Reporting(OnRay):
     """Seconds of the job with and without a report."""
 
-    params = (tuple(SIZES), ("none", "written"))
+    params = (PARTITIONS[:1] if BRIEF else PARTITIONS, ("none", "written"))
     param_names = ("partitions", "report")
+    rows = ROWS
 
     def setup(self, partitions: int, report: str) -> None:
         """Start Ray; make the input."""
         self.start()
-        self.ddf = frames(SIZES[partitions], partitions)
+        self.ddf = frames(self.rows, partitions)
         dask.compute(self.ddf.map_partitions(len))
 
     def time_job(self, partitions: int, report: str) -> None:
@@ -58,8 +59,9 @@ def seen(report: str):
 
 def main(rounds: int) -> None:
     """Print medians and their ratio."""
-    for partitions in SIZES:
+    for partitions in PARTITIONS:
         bench = Reporting()
+        bench.rows = LARGE
         bench.setup(partitions, "none")
         took: dict[str, list[float]] = {"none": [], "written": []}
         writing = []
