@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import dask
 import dask.dataframe as dd
@@ -17,6 +19,18 @@ SIZE = os.environ.get("EXO_BENCH_SIZE", "small")
 BRIEF = SIZE == "small"
 """All of asv's benchmarks together take some minutes; the larger sizes take hours."""
 ROWS = {"small": 200_000, "medium": 5_000_000, "large": 40_000_000}[SIZE]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def unit(name: str) -> Callable[[Function], Function]:
+    """Set the unit of what a ``track_`` method returns."""
+
+    def mark(method: Function) -> Function:
+        method.unit = name  # type: ignore[attr-defined]
+        return method
+
+    return mark
 
 
 class OnRay:

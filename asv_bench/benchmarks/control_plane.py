@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 import time
 
+from asv_bench.benchmarks.common import unit
 from asv_bench.benchmarks.simulated import Simulated, reduce, run_map, run_merge, shuffle
 from dask_exo.cluster.futures import Futures, Node
 from dask_exo.shuffle.choose import Limits
@@ -58,6 +59,7 @@ class Cloudsort:
         """Seconds of the driver's own work."""
         sort(self.futures, 500, 2500)
 
+    @unit("refs")
     def track_objects(self) -> int:
         """Refs made."""
         sort(self.futures, 500, 2500)

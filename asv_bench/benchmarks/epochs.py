@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
-from asv_bench.benchmarks.common import OnRay
+from asv_bench.benchmarks.common import OnRay, unit
 from dask_exo.cluster.on_ray import RayFutures
 
 PARTITIONS, BATCH, EPOCHS = 40, 20_000, 3
@@ -120,10 +120,12 @@ class Epochs(OnRay):
         """Start Ray."""
         self.start()
 
+    @unit("times the data")
     def track_peak(self) -> float:
         """Bytes in the store over those of the data."""
         return run(None, 1, 0.02).peak
 
+    @unit("seconds")
     def track_first_batch(self) -> float:
         """Seconds until the first batch, of windows of four partitions."""
         return run(4, 1, 0.0).first

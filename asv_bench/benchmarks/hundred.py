@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
+from asv_bench.benchmarks.common import unit
 from dask_exo.report import recording
 
 ROWS, PARTS, ROUNDS = 100_000, 100, 5
@@ -53,12 +54,14 @@ class Hundred:
         """Seconds, from expression to result."""
         shuffle(self.ddf).compute()
 
+    @unit("calls")
     def track_calls(self) -> int:
         """Ray calls."""
         with recording() as stats:
             shuffle(self.ddf).compute()
         return stats.calls
 
+    @unit("refs")
     def track_objects(self) -> int:
         """Refs made."""
         with recording() as stats:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from dask.utils import parse_bytes
 
 import dask_exo
-from asv_bench.benchmarks.common import OnRay
+from asv_bench.benchmarks.common import OnRay, unit
 
 NBYTES = parse_bytes(os.environ.get("EXO_BENCH_ONLINE", "1GB"))
 """Of Parquet."""
@@ -117,11 +117,13 @@ class Online(OnRay):
         """Start Ray."""
         self.start()
 
+    @unit("of an ordinary groupby")
     def track_close(self, folder: str) -> float:
         """Time until an estimate is close, over that of an ordinary groupby."""
         found = run(folder)
         return found.seconds[found.close] / found.regular
 
+    @unit("of an ordinary groupby")
     def track_complete(self, folder: str) -> float:
         """Time until the result is complete, over that of an ordinary groupby."""
         found = run(folder)

@@ -7,7 +7,7 @@ from typing import Any
 import dask
 import dask.array as da
 
-from asv_bench.benchmarks.common import BRIEF, ROWS, OnRay, frames
+from asv_bench.benchmarks.common import BRIEF, ROWS, OnRay, frames, unit
 from dask_exo.report import recording
 
 
@@ -33,12 +33,14 @@ class Shuffle(OnRay):
         """Seconds."""
         self.run(parts)
 
+    @unit("refs")
     def track_objects(self, parts: tuple[int, int]) -> int:
         """Refs made."""
         with recording() as stats:
             self.run(parts)
         return stats.objects
 
+    @unit("calls")
     def track_calls(self, parts: tuple[int, int]) -> int:
         """Ray calls."""
         with recording() as stats:

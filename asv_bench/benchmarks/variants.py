@@ -98,7 +98,11 @@ def _busy(trace: Sequence[TaskRun], nodes: int) -> float:
 class Variants:
     """Virtual seconds of each algorithm."""
 
-    params = ([*names(), "auto"], PARTITIONS[:1] if BRIEF else PARTITIONS, tuple(STORES))
+    params = (
+        [*names(), "auto"],
+        PARTITIONS[:1] if BRIEF else PARTITIONS,
+        tuple(STORES)[::2] if BRIEF else tuple(STORES),
+    )
     param_names = ("algorithm", "partitions", "store")
     unit = "virtual seconds"
 
