@@ -90,7 +90,7 @@ class ValueOwner:
 
 
 _remote_copy: Any = ray.remote(_copy).options(num_returns=2, name="publish")
-_remote_owner: Any = ray.remote(max_concurrency=2)(ValueOwner)
+_remote_owner: Any = ray.remote(ValueOwner)
 
 
 def check_publication(name: str, *, overwrite: bool) -> None:
@@ -125,7 +125,7 @@ def publish_values(what: Publication, refs: Sequence[Ref], *, overwrite: bool) -
     before = _entry(what.name)
     owner = f"{ray.get_runtime_context().get_job_id()} {uuid.uuid4().hex}"
     with lost():
-        actor = _remote_owner.options(**on_head(owner, _PLACE)).remote()
+        actor = _remote_owner.options(**on_head(owner, _PLACE), max_concurrency=2).remote()
         try:
             ray.get(actor.copy.remote(list(refs)))
             _enter(replace(what, time=wall_time(), owner=owner), overwrite=overwrite)
