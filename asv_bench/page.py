@@ -58,7 +58,9 @@ def shown(value: float | None, unit: str) -> str:
     """Return a result with its unit."""
     if value is None or value != value:
         return "failed"
-    return human_value(value, unit) if unit in {"seconds", "bytes"} else f"{value:,.4g} {unit}"
+    if unit in {"seconds", "bytes"}:
+        return human_value(value, unit)
+    return f"{value:,} {unit}" if isinstance(value, int) else f"{value:.4g} {unit}"
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ COLUMNS = {
 class Kernels:
     """Half a million rows with four columns of one dtype, to and from 16 or 200 reducers."""
 
-    params = (list(COLUMNS), [200] if BRIEF else [16, 200])
+    params = (list(COLUMNS)[::2], [200]) if BRIEF else (list(COLUMNS), [16, 200])
     param_names = ("dtype", "reducers")
 
     def setup(self, dtype: str, reducers: int) -> None:

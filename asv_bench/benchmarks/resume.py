@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 import dask_exo
-from asv_bench.benchmarks.common import ROWS, OnRay, frames
+from asv_bench.benchmarks.common import BRIEF, ROWS, OnRay, frames
 from dask_exo.report import Collector, recording
 
 PARTS, EACH = 32, 100_000
@@ -33,7 +33,7 @@ PARTS, EACH = 32, 100_000
 class Overhead(OnRay):
     """A shuffle and a groupby of ``ROWS`` rows, with and without checkpoints."""
 
-    params = ("off", "auto", "all")
+    params = ("off", "auto") if BRIEF else ("off", "auto", "all")
     param_names = ("keep",)
 
     def setup(self, keep: str) -> None:
