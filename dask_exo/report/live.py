@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import hmac
+import importlib
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,18 +75,28 @@ async function refresh() {
   } catch (gone) { by("footer").textContent = "the program has ended, or does not answer"; }
   setTimeout(refresh, 1000);
 }
+function inView(box) {
+  const {top, bottom} = box.getBoundingClientRect();
+  return bottom >= 0 && top <= innerHeight;
+}
 async function draw() {
-  const began = performance.now();
+  let wait = 1000;
   try {
-    const have = [...drawn.keys()].map(encodeURIComponent).join("&have=");
+    const have = [...drawn].map(([key, plot]) =>
+      `&${inView(plot.box) ? "have" : "hidden"}=${encodeURIComponent(key)}`).join("");
+    const nothing = {plots: [], seconds: 0};
+    const {plots, seconds} =
+      document.hidden ? nothing : await read("/plots" + token + have);
+    // 5 %% of one processor of the program; more if plots are new
+    wait = Math.max(wait, (plots.some(plot => plot.item) ? 4e3 : 2e4) * seconds);
     let added = false;
-    const plots = document.hidden ? [] : await read(`/plots${token}&have=${have}`);
     for (const plot of plots) {
       if (plot.data) {
         for (const [name, data] of Object.entries(plot.data))
           drawn.get(plot.key).get_model_by_name(name).data = data;
-        continue;
+        await new Promise(requestAnimationFrame);  // the page answers between two plots
       }
+      if (!plot.item) continue;
       const box = document.createElement("div");
       by("plots").append(box);
       await Bokeh.embed.embed_item(plot.item, box);
@@ -101,7 +112,7 @@ async function draw() {
     }
     if (added) by("plots").append(...keys.map(key => drawn.get(key).box));
   } catch (gone) { }  // as refresh says
-  setTimeout(draw, Math.max(1000, 20 * (performance.now() - began)));  // at most 5 %% of a core
+  setTimeout(draw, wait);
 }
 refresh(); if (window.Bokeh) draw();
 </script></body></html>"""
@@ -149,10 +160,10 @@ class Live:
                 self._read, self._record = 0.0, Collector(detailed=True)
                 self._recording.close()
 
-    def answer(self, path: str, drawn: Collection[str] = ()) -> tuple[str, str]:
+    def answer(self, path: str, query: Mapping[str, Collection[str]]) -> tuple[str, str]:
         """Return content type and text of a path; raise `KeyError` for an unknown one.
 
-        ``drawn`` has the keys of plots that the page has.
+        ``query`` has the keys of the page's plots: ``have`` in view, ``hidden`` elsewhere.
         """
         with self._lock:
             if not self._read:
@@ -168,7 +179,11 @@ class Live:
         if path == "/report":
             return "text/html", report.to_html("dask_exo, so far")
         if path == "/plots":
-            return "application/json", json.dumps(report.plot_updates(drawn))
+            importlib.import_module("dask_exo.report.plots")  # once, a second
+            began = time.thread_time()
+            plots = report.plot_updates(query.get("have", ()), query.get("hidden", ()))
+            answer = {"plots": plots, "seconds": time.thread_time() - began}
+            return "application/json", json.dumps(answer)
         if path != "/now":
             raise KeyError(path)
         now = wall_time()
@@ -199,7 +214,7 @@ class Live:
                     self.send_error(HTTPStatus.FORBIDDEN, "the token is missing or wrong")
                     return
                 try:
-                    kind, text = live.answer(url.path, parse_qs(url.query).get("have", []))
+                    kind, text = live.answer(url.path, parse_qs(url.query))
                 except KeyError:
                     self.send_error(HTTPStatus.NOT_FOUND)
                     return

@@ -6,7 +6,8 @@ Names are drawn as text, never as markup.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,14 +60,22 @@ class Plot(NamedTuple):
     key: str
     heading: str
     caption: str
-    figure: Any
+    figure: Callable[[], Any]
 
-    def update(self, drawn: Collection[str]) -> dict[str, Any]:
-        """Return what a page needs to draw it, or only its data if it is in ``drawn``."""
-        sources = filter(lambda one: one.name, self.figure.select({"type": ColumnDataSource}))
-        data = {source.name: {k: list(v) for k, v in source.data.items()} for source in sources}
+    def update(self, drawn: Collection[str], hidden: Collection[str] = ()) -> dict[str, Any]:
+        """Return what a page needs to draw it: only its data if ``drawn``, nothing if ``hidden``.
+
+        Both have keys.
+        """
         texts = {"key": self.key, "heading": self.heading, "caption": self.caption}
-        return texts | ({"data": data} if self.key in drawn else {"item": json_item(self.figure)})
+        if self.key in hidden:
+            return texts
+        figure = self.figure()
+        if self.key not in drawn:
+            return texts | {"item": json_item(figure)}
+        sources = filter(lambda one: one.name, figure.select({"type": ColumnDataSource}))
+        data = {source.name: {k: list(v) for k, v in source.data.items()} for source in sources}
+        return texts | {"data": data}
 
 
 def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False) -> Iterator[Plot]:
@@ -81,21 +90,21 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
             "Task stream",
             "Tasks of each worker; a click on a name hides its tasks. Merges of shuffles are not "
             "recorded: a gap may be a merge.",
-            _stream(spans, record.started, workers, stages, colors),
+            partial(_stream, spans, record.started, workers, stages, colors),
         )
     if groups:
         yield Plot(
             f"timeline {len(groups)}",
             "Timeline",
             "From the start of the first task of each kind to the end of the last.",
-            _timeline(groups, colors),
+            partial(_timeline, groups, colors),
         )
     if samples and np.isfinite(record.started):
         yield Plot(
             "memory",
             "Memory",
             "Bytes in the object stores, spilled so far, and of the processes of all workers.",
-            _memory(samples, record.started),
+            partial(_memory, samples, record.started),
         )
     loads = dict(record.loads.all)
     if loads:
@@ -103,7 +112,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
             f"loads {tokenize(list(loads))}",
             "Machines",
             "Processors in use, and bytes a second of disks and network, while calls end.",
-            _loads(loads, record.started),
+            partial(_loads, loads, record.started),
         )
     if stacks := {group: dict(counts) for group, counts in list(record.stacks.items())}:
         yield Plot(
@@ -111,7 +120,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
             "Profile",
             "Time of all workers by function, below the one that called it; the code of tasks is "
             f"sampled every {1000 * INTERVAL:.0f} ms.",
-            _flame(stacks),
+            partial(_flame, stacks),
         )
     newest = max((run for run, _ in record.matrices), default=0)
     for (run, name), matrix in list(record.matrices.items()):
@@ -120,7 +129,7 @@ def plots(record: Collector, groups: Sequence[TaskGroup], *, live: bool = False)
                 f"matrix {run} {name} {total}",
                 f"Shuffle {name}: bytes from each part to each output",
                 _skew(matrix),
-                _heat(matrix),
+                partial(_heat, matrix),
             )
 
 

@@ -191,7 +191,7 @@ def page(record: Collector, figures: Figures, title: str) -> str:
     from dask_exo.report.plots import plots
 
     plotted = list(plots(record, figures.groups))
-    script, divs = components([plot.figure for plot in plotted]) if plotted else ("", [])
+    script, divs = components([plot.figure() for plot in plotted]) if plotted else ("", [])
     pictures = [
         f"<h2>{escape(plot.heading)}</h2><p>{escape(plot.caption)}</p>{div}"
         for plot, div in zip(plotted, divs, strict=True)

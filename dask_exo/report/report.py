@@ -43,11 +43,12 @@ class Report:
         """Return all numbers as JSON, with their units."""
         return json.dumps(as_json(self.figures), indent=1)
 
-    def plot_updates(self, drawn: Collection[str]) -> list[dict[str, Any]]:
+    def plot_updates(self, drawn: Collection[str], hidden: Collection[str]) -> list[dict[str, Any]]:
         """Return what a page needs to draw all plots; see `Plot.update`."""
         from dask_exo.report.plots import plots
 
-        return [plot.update(drawn) for plot in plots(self._record, self.figures.groups, live=True)]
+        found = plots(self._record, self.figures.groups, live=True)
+        return [plot.update(drawn, hidden) for plot in found]
 
     def to_html(self, title: str = "dask_exo report") -> str:
         """Return a self-contained page; raise `MissingPackageError` without bokeh."""

@@ -81,27 +81,31 @@ def test_plots_come_once_and_then_only_their_data(live) -> None:
     read(live.url)
     graph = {("<i>", i): (sum, [i, 1]) for i in range(5)}
     Scheduler(InlineFutures())(graph, list(graph))
-    first = json.loads(read(live.url, "/plots")[1])
+    first = json.loads(read(live.url, "/plots")[1])["plots"]
     assert [plot["heading"] for plot in first][:2] == ["Task stream", "Timeline"]
     assert all({"key", "heading", "caption", "item"} == set(plot) for plot in first)
     Scheduler(InlineFutures())(graph, list(graph))
     have = "".join(f"&have={quote(plot['key'])}" for plot in first)
     parts = urlsplit(live.url)
     again = read(parts._replace(query=parts.query + have).geturl(), "/plots")[1]
-    stream, timeline, *_ = json.loads(again)
+    stream, timeline, *_ = json.loads(again)["plots"]
     assert "item" not in stream
     assert [len(column) for column in stream["data"]["bars"].values()] == [10] * 9
     assert timeline["data"]["bars"]["group"] == ["i"]
+    scrolled = parts._replace(query=f"{parts.query}&hidden={quote(stream['key'])}").geturl()
+    stream, timeline, *_ = json.loads(read(scrolled, "/plots")[1])["plots"]
+    assert stream.keys() == {"key", "heading", "caption"}
+    assert "item" in timeline
 
 
 def test_keys_of_many_workers_fit_into_an_address(live) -> None:
     read(live.url)
     events.emit(events.ClusterSeen(10, 0, 0, 1, "", run=10**9))  # before any task
-    assert json.loads(read(live.url, "/plots")[1]) == []
+    assert json.loads(read(live.url, "/plots")[1])["plots"] == []
     for process in range(3000):
         ran = events.CallSpan("node", process, 1.0, 1.0, 0)
         events.emit(events.TasksFinished("map", 1, 1.0, 100, ran=ran, run=10**9))
-    plots = json.loads(read(live.url, "/plots")[1])
+    plots = json.loads(read(live.url, "/plots")[1])["plots"]
     assert sum(len(plot["key"]) for plot in plots) < 200
 
 
