@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests._data import run_python
+
 ROOT = Path(__file__).parents[2]
 NAMES = {"ray": "ray-core"}  # in conda, where the package named ray is all of it
 
@@ -33,3 +35,11 @@ def test_the_version_comes_from_tags_and_starts_at_that_of_the_changelog() -> No
     assert "version" in TOML["project"]["dynamic"]
     newest = re.search(r"^## (\S+)", (ROOT / "docs" / "changelog.md").read_text(), re.MULTILINE)
     assert TOML["tool"]["setuptools_scm"]["fallback_version"] == newest[1]
+
+
+def test_a_program_beside_a_clone_finds_the_package(tmp_path: Path) -> None:
+    (tmp_path / "dask_exo").mkdir()  # the clone
+    program = tmp_path / "program.py"
+    program.write_text("import dask_exo; print(dask_exo.get)")
+    done = run_python(program)
+    assert done.stdout == "dask_exo.get\n", done.stderr
