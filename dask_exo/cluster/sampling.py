@@ -23,7 +23,7 @@ import psutil
 
 from dask_exo.cluster.futures import shares_process
 
-INTERVAL = 0.02  # seconds between two samples of a thread
+INTERVAL = 0.1  # seconds between two samples of a thread
 DEEPEST = 60  # functions of a stack, the innermost ones are left out
 PAUSE = 0.5  # seconds between two readings of the load of a machine
 TAIL = 4_000  # last characters of what a worker has printed
@@ -68,7 +68,8 @@ def sampling(module: str, *, on: bool) -> Iterator[Callable[[], TaskSamples | No
     ident = threading.get_ident()
 
     def sample() -> None:
-        while not ended.wait(INTERVAL):
+        # at ticks of the clock, so that short tasks get their share of samples
+        while not ended.wait(INTERVAL - time.monotonic() % INTERVAL):
             stack = _stack(ident, module)
             if stack:
                 with lock:

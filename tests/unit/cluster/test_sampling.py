@@ -37,7 +37,7 @@ MACHINERY = "def task():\n    busy(seconds)\ntask()"
 
 def test_a_stack_begins_with_what_the_machinery_calls() -> None:
     before = set(threading.enumerate())
-    samples = run(0.5)
+    samples = run(2.0)
     assert samples is not None
     stacks = Counter(dict(samples.stacks))
     assert stacks.total() >= 5
