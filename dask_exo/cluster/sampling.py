@@ -68,8 +68,7 @@ def sampling(module: str, *, on: bool) -> Iterator[Callable[[], TaskSamples | No
     ident = threading.get_ident()
 
     def sample() -> None:
-        # at ticks of the clock, so that short tasks get their share of samples
-        while not ended.wait(INTERVAL - time.monotonic() % INTERVAL):
+        while not ended.wait(INTERVAL - time.monotonic() % INTERVAL):  # ticks: short tasks, too
             stack = _stack(ident, module)
             if stack:
                 with lock:
