@@ -49,6 +49,11 @@ def test_a_stack_begins_with_what_the_machinery_calls() -> None:
     assert set(threading.enumerate()) <= before
 
 
+def test_tasks_shorter_than_the_pause_get_their_share() -> None:
+    taken = [run(0.4 * sampling.INTERVAL) for _ in range(50)]
+    assert sum(Counter(dict(samples.stacks)).total() for samples in taken if samples) >= 5
+
+
 def test_what_does_not_run_for_a_task_is_left_out() -> None:
     with sampling.sampling("nobody.runs.this", on=True) as take:
         busy(0.2)
