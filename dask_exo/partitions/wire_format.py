@@ -255,6 +255,13 @@ def concat(tables: Sequence[WireRows], *, ignore_index: bool = False) -> WireRow
     return WireFrame(frames[0].reset_index(drop=True)) if ignore_index else tables[0]
 
 
+def frame_of(tables: Sequence[WireRows], *, ignore_index: bool = False) -> Any:
+    """Concatenate rows as `concat` does; return them as a frame."""
+    if same_schema(tables) and not is_pandas(tables[0]):
+        return load_schema(tables[0].schema).frame_of(tables)
+    return concat(tables, ignore_index=ignore_index).to_frame()
+
+
 def concat_same_schema(tables: Sequence[WireColumns]) -> WireColumns:
     """Concatenate rows of the `same_schema`, array by array."""
     arrays = []

@@ -24,7 +24,7 @@ from dask_exo.errors import IntegrityError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.kernels.kway_merge import merge_sorted_tables
 from dask_exo.partitions.kernels.sort_keys import SortKey
-from dask_exo.partitions.wire_format import WireRows, concat, is_pandas, same_schema
+from dask_exo.partitions.wire_format import WireRows, frame_of, is_pandas, same_schema
 from dask_exo.shuffle.blocks import Blocks, HeterogeneousBlocks, Packed, Pickled, pack, pickled
 from dask_exo.shuffle.choose import LARGEST_BATCH
 from dask_exo.shuffle.key_filters import JoinSide
@@ -137,7 +137,7 @@ class RowPartitioner(Partitioner):
         self, packed: Sequence[Packed | HeterogeneousBlocks], slot: int, column: int
     ) -> tuple[Any, Tally]:
         """See `Partitioner.assemble`."""
-        frame = self._concat([p.part(slot) for p in packed]).to_frame()
+        frame = self._frame_of([p.part(slot) for p in packed])
         arrived = self._tally(frame, np.array([len(frame)]), column)
         partition_column = packed[0].partition_column
         if partition_column is not None and not self.drop:
@@ -147,13 +147,13 @@ class RowPartitioner(Partitioner):
             frame.insert(place, protocol.PARTITION_COLUMN, numbers)
         return frame, arrived
 
-    def _concat(self, tables: Sequence[WireRows]) -> WireRows:
+    def _frame_of(self, tables: Sequence[WireRows]) -> Any:
         if self.runs and self.limit is not None:
             large = sum(table.nbytes for table in tables) > self.limit
             if large and same_schema(tables) and is_pandas(tables[0]):
                 chunk = min(self.limit // CHUNKS, LARGEST_BATCH)
-                return merge_sorted_tables(tables, self.runs, chunk)
-        return concat(tables, ignore_index=self.ignore_index)
+                return merge_sorted_tables(tables, self.runs, chunk).to_frame()
+        return frame_of(tables, ignore_index=self.ignore_index)
 
     def _tally(self, frame: Any, counts: np.ndarray, first: int = 0) -> Tally:
         dtypes, keys = protocol.kernels(frame).checksum(frame, self.keys if self.checked else ())

@@ -3,7 +3,8 @@
 The store has every value: copies on a GPU may be dropped at any time, and die with their process. A
 task in the same process that reads such a value copies it on the GPU, instead of from the host.
 Each reader has a copy of its own, into which it may write. Least recently used copies are dropped
-first, when columns need their memory.
+first, when columns need their memory. Those of a shuffle block are dropped once all its rows were
+read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Residents:
     nbytes : int
         Bytes of all values.
     hits : int
-        Values that were read.
+        Values, or ranges of rows, that were read.
 
     Examples
     --------
@@ -43,6 +44,7 @@ class Residents:
         self.nbytes = self.hits = 0
         self._lock = threading.Lock()
         self._values: OrderedDict[str, Any] = OrderedDict()  # the least recently used one is first
+        self._unread: dict[str, int] = {}  # rows, of blocks that were read in part
 
     def keep(self, buffer: Any) -> str:
         """Keep a value that nobody changes; return its name."""
@@ -56,19 +58,41 @@ class Residents:
     def copy(self, name: str) -> Any:
         """Return a copy of a value; None if it is not here."""
         with self._lock:
-            buffer = self._values.get(name)
-            if buffer is None:
+            buffer = self._use(name)
+        return None if buffer is None else buffer.copy()
+
+    def rows(self, name: str, start: int, stop: int) -> Any:
+        """Return columns ``start`` to ``stop`` of a (k, n) block, as a view; None if not here.
+
+        A reader copies them. The block is dropped once n columns were read.
+        """
+        with self._lock:
+            block = self._use(name)
+            if block is None:
                 return None
-            self._values.move_to_end(name)
-            self.hits += 1
-        return buffer.copy()
+            unread = self._unread.get(name, block.shape[1]) - (stop - start)
+            self._unread[name] = unread
+            if unread <= 0:
+                self._forget(name)
+        return block[:, start:stop]
 
     def drop(self, nbytes: int) -> int:
         """Drop values of at least ``nbytes``, or all; return their bytes."""
         dropped = 0
         with self._lock:
             while self._values and dropped < nbytes:
-                _, buffer = self._values.popitem(last=False)
-                dropped += int(buffer.nbytes)
-            self.nbytes -= dropped
+                dropped += self._forget(next(iter(self._values)))
         return dropped
+
+    def _use(self, name: str) -> Any:
+        buffer = self._values.get(name)
+        if buffer is not None:
+            self._values.move_to_end(name)
+            self.hits += 1
+        return buffer
+
+    def _forget(self, name: str) -> int:
+        self._unread.pop(name, None)
+        nbytes = int(self._values.pop(name).nbytes)
+        self.nbytes -= nbytes
+        return nbytes

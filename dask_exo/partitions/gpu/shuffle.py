@@ -1,14 +1,16 @@
 """Shuffle kernels of GPU frames.
 
 Rows are hashed, sorted by reducer and gathered on the GPU, and copied to the host once, as
-`WireColumns`. Their schema is a `Layout`, which restores a GPU frame.
+`WireColumns`. Their schema is a `Layout`, which restores a GPU frame. While there is room, the
+gathered rows also stay on the GPU: a reducer in the same process does not copy them from the host.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,24 +151,47 @@ class Layout(NamedTuple):
 
     def to_frame(self, length: int, blocks: list[Any]) -> DeviceFrame:
         """Copy arrays to the GPU, and make a frame of them."""
+        return self.frame_of([WireColumns(length, blocks, b"")])
+
+    def frame_of(self, tables: Sequence[WireColumns]) -> DeviceFrame:
+        """Make a frame of the rows of all tables; those on its GPU are not copied from the host."""
         xp = arrays.module(self.module)
         values: dict[int, Any] = {}
         columns_by_number: dict[int, Column] = {}
-        for block, places in zip(blocks, self.places, strict=True):
+        for i, (block, places) in enumerate(zip(tables[0].arrays, self.places, strict=True)):
             if isinstance(block, pa.Array):
-                columns_by_number[places[0]] = encode(block, self.dtypes[places[0]], xp)
-                continue
-            rows = memory.to_device(block, xp)
-            values.update(zip(places, rows, strict=True))
+                text = pa.concat_arrays([table.arrays[i] for table in tables])
+                columns_by_number[places[0]] = encode(text, self.dtypes[places[0]], xp)
+            else:
+                values.update(zip(places, self._concat_on_gpu(tables, i), strict=True))
         for i, dtype in enumerate(self.dtypes):
             if i not in columns_by_number:
                 columns_by_number[i] = Column(values[i], dtype, values.get(~i))
         columns = [columns_by_number[i] for i in range(len(self.dtypes))]
         count = len(self.labels)
-        index = numbered(length, self.module)
+        index = numbered(sum(table.length for table in tables), self.module)
         if self.names:
             index = DeviceIndex.of(columns[count:], self.names)
         return DeviceFrame.of(columns[:count], self.labels, index)
+
+    def _concat_on_gpu(self, tables: Sequence[WireColumns], i: int) -> Any:
+        """Concatenate array ``i`` of all tables; neighbours on the host are copied at once."""
+        xp = arrays.module(self.module)
+        found = [
+            table.on_gpu(i, self.module) if isinstance(table, ResidentColumns) else None
+            for table in tables
+        ]
+        parts: list[Any] = []
+        pairs = zip(found, tables, strict=True)
+        for missing, run in groupby(pairs, lambda pair: pair[0] is None):
+            if missing:
+                on_host = [table.arrays[i] for _, table in run]
+                whole = np.concatenate(on_host, axis=1) if len(on_host) > 1 else on_host[0]
+                parts.append(memory.to_device(whole, xp))
+            else:
+                parts.extend(rows for rows, _ in run)
+        copied = all(rows is None for rows in found)
+        return parts[0] if copied else xp.concatenate(parts, axis=1)
 
     def concat(self, tables: Sequence[WireColumns], *, ignore_index: bool) -> WireColumns:
         """Concatenate rows whose layouts differ, for instance in their dtypes.
@@ -183,6 +208,42 @@ class Layout(NamedTuple):
         return to_wire(frame, order, ignore_index=ignore_index, module=self.module)
 
 
+@dataclass(frozen=True, slots=True)
+class ResidentColumns(WireColumns):
+    """Rows that are also on the GPU of the process that encoded them.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of each array on the GPU; empty if it is not there.
+    first : int
+        Place of the first row in these arrays.
+    """
+
+    names: tuple[str, ...]
+    first: int = 0
+
+    def on_gpu(self, i: int, module: str) -> Any:
+        """Return array ``i`` as a view on the GPU; None if it is not in this process."""
+        return memory.resident_rows(module, self.names[i], self.first, self.first + self.length)
+
+    def slice(self, start: int, stop: int) -> ResidentColumns:
+        """Return rows ``start`` to ``stop``, without a copy."""
+        rows, first = WireColumns.slice(self, start, stop), self.first + start
+        return ResidentColumns(rows.length, rows.arrays, self.schema, self.names, first)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        load, columns = WireColumns.__reduce__(self)
+        return _load_resident, (load, columns, self.names, self.first)
+
+
+def _load_resident(
+    load: Callable[..., WireColumns], columns: tuple[Any, ...], names: tuple[str, ...], first: int
+) -> ResidentColumns:
+    rows = load(*columns)
+    return ResidentColumns(rows.length, rows.arrays, rows.schema, names, first)
+
+
 def to_wire(
     frame: DeviceFrame, order: Any, *, ignore_index: bool = False, module: str | None = None
 ) -> WireColumns:
@@ -193,11 +254,13 @@ def to_wire(
     index = [] if ignore_index else list(frame.index.levels)
     columns = [*frame.arrays, *index]
     blocks: list[Any] = []
+    names: list[str] = []  # of the blocks that stay on the GPU
     places: list[tuple[int, ...]] = []
     kinds = defaultdict[Any, list[tuple[int, Any]]](list)
     for i, column in enumerate(columns):
         if column.kind == TEXT:
             blocks.append(interop.to_arrow(column.take(order)))
+            names.append("")
             places.append((i,))
             continue
         kinds[column.values.dtype.str].append((i, column.values))
@@ -209,12 +272,15 @@ def to_wire(
         for row, (_, values) in zip(block, members, strict=True):
             xp.take(values, order, out=row)
         blocks.append(memory.to_host(block))
+        names.append(memory.keep(block) if module is None else "")
         places.append(tuple(i for i, _ in members))
-    names = () if ignore_index else frame.index.names
+    levels = () if ignore_index else frame.index.names
     dtypes = tuple(column.dtype for column in columns)
-    layout = Layout(frame.labels, tuple(places), dtypes, names, module or frame.module)
+    layout = Layout(frame.labels, tuple(places), dtypes, levels, module or frame.module)
     rows = [block() if callable(block) else block for block in blocks]
-    return WireColumns(len(order), rows, dump_schema(layout))
+    if not any(names):
+        return WireColumns(len(order), rows, dump_schema(layout))
+    return ResidentColumns(len(order), rows, dump_schema(layout), tuple(names))
 
 
 def partition_ids(frame: DeviceFrame, column: Any, npartitions: int) -> Any:

@@ -26,6 +26,7 @@ from dask_exo.partitions.gpu import memory
 from dask_exo.partitions.gpu.memory import Arena
 from dask_exo.partitions.gpu.shuffle import start_copy, start_to_gpu
 from dask_exo.partitions.gpu_frames import DeviceFrame, concat
+from dask_exo.planning.partitioners import RowPartitioner
 from dask_exo.testing import InlineFutures, strict_cupy
 from tests._data import MODULE
 
@@ -367,3 +368,53 @@ def test_a_task_gets_a_copy_of_its_own_without_a_way_through_the_host(cupy: Any)
     copies[1].values[:] = 0
     pd.testing.assert_frame_equal(frame.to_pandas(), host)
     assert copies[0].to_pandas().a.tolist() == copies[1].to_pandas().tolist() == [0, 0, 0]
+
+
+def test_a_reducer_reads_the_blocks_of_its_own_process_on_the_gpu(cupy: Any) -> None:
+    maps = [rows(70_000, seed).drop(columns="s") for seed in range(3)]  # a mask is worth it
+    shuffle = RowPartitioner(count=4, column="i", keys=("i",))
+    packed = [shuffle.cut([DeviceFrame.from_pandas(part, "cupy")], [range(4)])[0] for part in maps]
+    residents = memory._arenas["cupy"].residents
+    counters = strict_cupy.counters
+
+    def outputs() -> tuple[list[pd.DataFrame], int]:
+        counters.reset()
+        blocks = [pickle.loads(pickle.dumps(each)) for (each,) in packed]  # noqa: S301
+        frames = [shuffle.assemble(blocks, slot, slot)[0] for slot in range(4)]
+        return [frame.to_pandas() for frame in frames], counters.to_device
+
+    kept = residents.nbytes
+    assert kept == sum(each.nbytes for (each,) in packed)
+    here, copied = outputs()
+    assert (copied, residents.nbytes) == (0, 0)  # each row is read once
+    again, copied = outputs()  # as in another process
+    assert copied == kept
+    packed[1] = shuffle.cut([DeviceFrame.from_pandas(maps[1], "cupy")], [range(4)])[0]
+    mixed, copied = outputs()
+    assert copied == kept - packed[1][0].nbytes
+    expected = shuffle(*maps)
+    for frames in (here, again, mixed):
+        for mine, theirs in zip(frames, expected, strict=True):
+            pd.testing.assert_frame_equal(mine, theirs)
+    gc.collect()
+    assert not counters.races
+
+
+def test_sums_of_floats_do_not_depend_on_the_order_of_threads(cupy: Any) -> None:
+    frame = DeviceFrame.from_pandas(
+        pd.DataFrame({"k": [1, 2, 1] * 9, "f": np.arange(27.0)}), "cupy"
+    )
+    assert frame.groupby("k").f.sum().to_pandas().tolist() == [234.0, 117.0]
+    assert frame.f.sum() == 351.0
+    assert strict_cupy.counters.unordered_sums == 0
+
+
+def test_blocks_stay_on_the_gpu_only_while_there_is_room() -> None:
+    numbers = rows(30_000).drop(columns="s")
+    for limit, stay in ((10**9, True), (10**6, False)):
+        with budget(limit) as made:
+            there = dd.from_pandas(numbers, npartitions=3, sort=False).exo.to_gpu()
+            scheduler = Scheduler(futures=InlineFutures())
+            found = there.shuffle("i").exo.to_pandas().compute(scheduler=scheduler)
+            assert (made.residents.hits > 0) is stay
+        pd.testing.assert_frame_equal(found.sort_index(), numbers)

@@ -273,7 +273,9 @@ def test_gpu_partitions_return_to_the_host_in_gpu_tasks() -> None:
     assert isinstance(there.exo.pipeline().source.frame._meta, pd.DataFrame)
 
 
-def test_a_piece_says_what_its_task_has_held_of_the_device() -> None:
+def test_a_piece_says_what_its_task_has_held_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_arenas", {})  # other tests may have used a GPU
+
     def tell(n: int, *transforms: Transform) -> list[memory.GpuMemoryUse | None]:
         frame = pd.DataFrame({"a": np.arange(n)})
         start = TaskInputs((0,), 0, [Origin((RowRange(0),))])
