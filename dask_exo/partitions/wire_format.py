@@ -60,8 +60,8 @@ class WireColumns:
 
     Arrays are (k, n) of numpy, for all k columns of a dtype, or (n,) large strings of Arrow, which
     may be chunked if the rows are not sent or concatenated again. ``schema`` is a `WireSchema`, or
-    another class with ``to_frame``, as `dump_schema` returns it. Rows of equal schemas can be
-    concatenated array by array.
+    a class with ``to_frame``, ``frame_of`` and ``concat``, as `dump_schema` returns it. Rows of
+    equal schemas can be concatenated array by array.
     """
 
     length: int  # rows, n
@@ -257,7 +257,7 @@ def concat(tables: Sequence[WireRows], *, ignore_index: bool = False) -> WireRow
 
 def frame_of(tables: Sequence[WireRows], *, ignore_index: bool = False) -> Any:
     """Concatenate rows as `concat` does; return them as a frame."""
-    if same_schema(tables) and not is_pandas(tables[0]):
+    if isinstance(tables[0], WireColumns) and not is_pandas(tables[0]) and same_schema(tables):
         return load_schema(tables[0].schema).frame_of(tables)
     return concat(tables, ignore_index=ignore_index).to_frame()
 
