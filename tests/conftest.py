@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import contextlib
+import copy
 import gc
 import os
 import tempfile
@@ -62,6 +63,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             )
 
     return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    """Let a test that leaves settings behind fail, and not one that runs after it."""
+    import dask.config
+
+    import dask_exo  # noqa: F401  its defaults are there before
+
+    before = copy.deepcopy(dask.config.get("exo")), dask.config.get("scheduler", None)
+    yield
+    after = dask.config.get("exo"), dask.config.get("scheduler", None)
+    dask.config.config["exo"] = before[0]
+    assert after == before
 
 
 @pytest.fixture(scope="session")

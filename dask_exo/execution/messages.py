@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -150,8 +151,9 @@ def is_picklable(value: Any) -> bool:
 
 
 def driver_settings(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Set ``dask.config`` as in the driver; a thread of the driver's process has it already."""
-    return contextlib.nullcontext() if shares_process() else dask.config.set(settings)
+    """Set ``dask.config`` as in the driver; threads of the driver's process have it already."""
+    shared = shares_process() or threading.current_thread() is not threading.main_thread()
+    return contextlib.nullcontext() if shared else dask.config.set(settings)
 
 
 @contextlib.contextmanager

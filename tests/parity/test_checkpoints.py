@@ -389,7 +389,7 @@ def test_code_that_has_changed_in_its_file_is_run_again(tmp_path: Path, monkeypa
 
 
 def test_what_is_made_of_a_persisted_frame_is_kept_too() -> None:
-    exo = Scheduler(InlineFutures())  # by name: the thread that persists sets others meanwhile
+    exo = Scheduler(InlineFutures())
     for shuffles in (1, 0):
         with recording() as stats:
             persisted = frame().persist(scheduler=exo)

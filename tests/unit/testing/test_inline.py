@@ -1,7 +1,11 @@
+import copy
 import gc
+import threading
 
+import dask
 import pytest
 
+from dask_exo import Scheduler
 from dask_exo.cluster.futures import Node
 from dask_exo.cluster.waiting import drive
 from dask_exo.testing import InlineFutures
@@ -130,3 +134,22 @@ def test_a_coroutine_is_driven_to_its_end():
         return f.get(refs)
 
     assert drive(f, steps()) == [0, 1, 2]
+
+
+begun, may_end = threading.Event(), threading.Event()
+
+
+def wait_inside() -> int:
+    begun.set()
+    may_end.wait(30)
+    return 1
+
+
+def test_tasks_of_a_background_thread_leave_settings_alone() -> None:
+    before, exo = copy.deepcopy(dask.config.get("exo")), Scheduler(InlineFutures())
+    with dask.config.set({"exo.shuffle.algorithm": "push"}):
+        (persisted,) = dask.persist(dask.delayed(wait_inside)(), scheduler=exo)
+        assert begun.wait(30)
+    may_end.set()
+    assert persisted.compute(scheduler=exo) == 1
+    assert dask.config.get("exo") == before
