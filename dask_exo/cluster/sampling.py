@@ -64,11 +64,12 @@ def sampling(module: str, *, on: bool) -> Iterator[Callable[[], TaskSamples | No
     if not on:
         yield lambda: None
         return
-    stacks, lock, ended = Counter[Stack](), threading.Lock(), threading.Event()
+    stacks, lock, running = Counter[Stack](), threading.Lock(), threading.Lock()
     ident = threading.get_ident()
+    running.acquire()  # no event, as in `node_state`: the sampler would never end
 
     def sample() -> None:
-        while not ended.wait(INTERVAL - time.monotonic() % INTERVAL):  # ticks: short tasks, too
+        while not running.acquire(timeout=INTERVAL - time.monotonic() % INTERVAL):  # ticks
             stack = _stack(ident, module)
             if stack:
                 with lock:
@@ -81,12 +82,13 @@ def sampling(module: str, *, on: bool) -> Iterator[Callable[[], TaskSamples | No
         return TaskSamples(taken, _load())
 
     sampler = threading.Thread(target=sample, name="dask_exo-sampler", daemon=True)
-    sampler.start()
     try:
+        sampler.start()
         yield take
     finally:
-        ended.set()
-        sampler.join()
+        running.release()
+        if sampler.is_alive():
+            sampler.join()
 
 
 def _stack(ident: int, module: str) -> Stack:

@@ -145,7 +145,7 @@ class Reporter:
     """
 
     def __init__(self) -> None:
-        self._runs = threading.Event()
+        self._runs = False  # no event: an interrupt, which cancels calls, may leave its lock
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -154,18 +154,19 @@ class Reporter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="dask_exo-node", daemon=True)
             self._thread.start()
-        self._runs.set()
+        self._runs = True
         try:
             yield
         finally:
-            self._runs.clear()
+            self._runs = False
 
     def _work(self) -> None:
         node: Any = ray._private.worker._global_node
         turn = Path(node.get_session_dir_path()) / f"dask_exo-{own_node()}"
-        while self._runs.wait():
+        while True:
             with contextlib.suppress(Exception):  # Ray ends, or does not answer: the next may work
-                if not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL:
+                old = not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL
+                if self._runs and old:
                     turn.touch()
                     report()
             time.sleep(INTERVAL)

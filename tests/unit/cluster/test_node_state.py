@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 
 from dask_exo.cluster.on_ray import node_state
-from dask_exo.cluster.on_ray.node_state import OLD, NodeState, NodeStates
+from dask_exo.cluster.on_ray.node_state import OLD, NodeState, NodeStates, Reporter
 
 
 def test_an_old_report_does_not_count_for_who_has_not_looked_for_long(monkeypatch) -> None:
@@ -31,3 +36,48 @@ def test_an_old_report_does_not_count_for_who_has_not_looked_for_long(monkeypatc
     report["time"] += 1  # the last report, a second after the last look
     now[0] += OLD + 2
     assert states.memory(["a"]) == {}
+
+
+@contextlib.contextmanager
+def interrupted(steps: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt before some instruction, as Ray does to cancel a task."""
+    left = steps
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0 and event == "opcode":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(old)
+
+
+def run_call(reporter: Reporter) -> None:
+    with reporter.running():
+        pass
+
+
+def test_a_call_runs_wherever_the_one_before_it_was_interrupted(monkeypatch) -> None:
+    monkeypatch.setattr(Reporter, "_work", lambda self: None)
+    reporter = Reporter()
+    run_call(reporter)
+    for steps in itertools.count():
+        try:
+            with interrupted(steps):
+                run_call(reporter)
+        except KeyboardInterrupt:
+            next_call = threading.Thread(target=run_call, args=[reporter], daemon=True)
+            next_call.start()
+            next_call.join(timeout=5)
+            assert not next_call.is_alive(), f"after {steps} instructions"
+        else:
+            break
+    assert steps > 20
