@@ -64,22 +64,16 @@ def pack_on_gpu(values: Sequence[Any]) -> tuple[Any, str]:
     return buffer, arena.residents.keep(buffer)
 
 
-def resident(module: str, name: str) -> Any:
-    """Return a copy of a buffer that `pack_on_gpu` kept; None if it is not in this process."""
-    arena = _arenas.get(module) if name else None
-    return None if arena is None else arena.residents.copy(name)
-
-
 def keep(block: Any) -> str:
     """Keep a (k, n) block, which nobody changes, on its GPU; return its name, empty if no room."""
     arena, nbytes = arena_of(block), int(block.nbytes)
     return arena.residents.keep(block) if arena is not None and arena.has_room(nbytes) else ""
 
 
-def resident_rows(module: str, name: str, start: int, stop: int) -> Any:
-    """Return rows of a block that `keep` kept, as a view; None if they are not in this process."""
-    arena = _arenas.get(module) if name else None
-    return None if arena is None else arena.residents.rows(name, start, stop)
+def residents(module: str) -> Residents:
+    """Return what `pack_on_gpu` and `keep` have kept in this process."""
+    arena = _arenas.get(module)
+    return Residents(0) if arena is None else arena.residents
 
 
 def pack(

@@ -68,7 +68,7 @@ class PackedFrame(NamedTuple):
         """Restore the frame on a GPU, or on the host as arrays of numpy."""
         buffer = self.buffer
         if module == self.module:
-            buffer = memory.resident(module, self.resident)
+            buffer = memory.residents(module).copy(self.resident)
             if buffer is None:
                 buffer = memory.to_device(self.buffer, arrays.module(module))
         return self.of_buffer(buffer, module)
@@ -225,7 +225,7 @@ class ResidentColumns(WireColumns):
 
     def on_gpu(self, i: int, module: str) -> Any:
         """Return array ``i`` as a view on the GPU; None if it is not in this process."""
-        return memory.resident_rows(module, self.names[i], self.first, self.first + self.length)
+        return memory.residents(module).rows(self.names[i], self.first, self.first + self.length)
 
     def slice(self, start: int, stop: int) -> ResidentColumns:
         """Return rows ``start`` to ``stop``, without a copy."""
