@@ -152,6 +152,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where data and logs go")
     parser.add_argument("--json", type=Path, default=None, help="where the figures go")
     options = parser.parse_args()
+    if unknown := [name for name in options.systems if name not in SYSTEMS]:
+        parser.error(f"no system is called {unknown[0]!r}: --systems takes {', '.join(SYSTEMS)}")
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

@@ -113,9 +113,10 @@ print("done")
 """
 
 
+@pytest.mark.timeout(600)  # two minutes, where nothing else runs
 def test_programs_share_a_cluster(tmp_path: Path) -> None:
     node = {"object_spilling_directory": str(tmp_path / "a"), "object_store_memory": 500_000_000}
     node["num_cpus"] = 4
-    output = run_beside([node], "-W", "ignore", "-c", PROGRAMS, "ADDRESS", DRIVER, timeout=250)
+    output = run_beside([node], "-W", "ignore", "-c", PROGRAMS, "ADDRESS", DRIVER, timeout=500)
     print(output)
     assert output.splitlines()[-1] == "done", output

@@ -210,6 +210,7 @@ def programs(draw: st.DrawFn, frame: dd.DataFrame) -> Any:
     return frame
 
 
+@pytest.mark.timeout(3000)  # for a thousand programs, as --hypothesis-profile=long draws them
 @given(data=st.data())
 def test_a_program_has_the_results_of_pandas(data: st.DataObject, files: Path) -> None:
     program = data.draw(programs(dd.read_parquet(files)))
