@@ -97,6 +97,10 @@ class WireColumns:
         yield self.schema
         yield from self.arrays
 
+    def joins(self, pieces: int) -> bool:  # noqa: ARG002
+        """Return whether the pieces of many such rows are joined for all their readers at once."""
+        return True
+
     def to_frame(self) -> Any:
         """Return the rows as a frame, on the host without a copy."""
         return load_schema(self.schema).to_frame(self.length, self.arrays)
@@ -307,9 +311,11 @@ def _load_strings(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | Non
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, parts)
 
 
-def _load_columns(length: int, arrays: list[Any], schema: bytes) -> WireColumns:
+def _load_columns(
+    length: int, arrays: list[Any], schema: bytes, cls: type[Any] = WireColumns, *more: Any
+) -> Any:
     arrays = [_load_strings(*a) if isinstance(a, tuple) else a for a in arrays]
-    return WireColumns(length, arrays, schema)
+    return cls(length, arrays, schema, *more)
 
 
 def frame_of_blocks(

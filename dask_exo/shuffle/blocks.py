@@ -115,11 +115,13 @@ class Packed(Blocks):
         """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
         With many reducers that get a few rows of each map, joining them for one reducer at a time
-        would take most of the time of a shuffle.
+        would take most of the time of a shuffle. Many rows may be on the GPU of this process.
         """
         uniform = [p for p in packed if isinstance(p, cls)]
         rows = [p.rows for p in uniform]
         if len(rows) < len(packed) or not same_schema(rows):
+            return None
+        if not all(r.joins(len(p.offsets) - 1) for p, r in zip(uniform, rows, strict=True)):
             return None
         runs = [np.array(run) for run in np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)]
         parts, ids = [], []

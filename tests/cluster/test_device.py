@@ -114,3 +114,29 @@ main()
 def test_computations_at_once_or_in_turn_use_one_process_on_a_gpu() -> None:
     done = run_python("-c", SHARED)
     assert done.stdout.split() == ["1", "60"], done.stderr
+
+
+KEPT = """
+import dask, dask.dataframe as dd, numpy as np, pandas as pd
+import dask_exo
+from dask_exo.partitions.gpu import memory
+
+def seen(part):
+    return part.assign(hits=memory.residents("numpy").hits)
+
+def main():
+    frame = pd.DataFrame({"k": np.arange(320_000), "f": 1.0})
+    settings = {"exo.gpu.simulate": True, "exo.gpu.memory": "500MB"}
+    with dask.config.set(settings), dask_exo.enable(num_cpus=2, num_gpus=1):
+        shuffled = dd.from_pandas(frame, npartitions=4).exo.to_gpu().shuffle("k")
+        found = shuffled.map_partitions(seen).exo.to_pandas().compute()
+    print(len(found), found.f.sum(), found.hits.max())
+
+main()
+"""
+
+
+def test_reducers_find_the_blocks_of_their_own_process() -> None:
+    done = run_python("-c", KEPT)
+    assert done.stdout.split() == ["320000", "320000.0", "32"], done.stderr
+    # that many reads: of integers and floats, and of labels, of four maps, by four reducers

@@ -20,6 +20,7 @@ import pyarrow as pa
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory
+from dask_exo.partitions.gpu.resident import LEAST
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
@@ -121,7 +122,6 @@ def start_to_gpu(frame: pd.DataFrame, module: str) -> Callable[[], DeviceFrame]:
 def unpack_frame(*parts: Any) -> DeviceFrame:
     """Restore a frame from the fields of a `PackedFrame`."""
     packed = PackedFrame(*parts)
-    memory.prepare(packed.module)
     return packed.frame(packed.module)
 
 
@@ -210,18 +210,14 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResidentColumns(WireColumns):
-    """Rows that are also on the GPU of the process that encoded them.
+    """Rows that are also on the GPU of the process that encoded them."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of each array on the GPU; empty if it is not there.
-    first : int
-        Place of the first row in these arrays.
-    """
+    names: tuple[str, ...]  # of each array on the GPU; empty if it is not there
+    first: int = 0  # place of the first row in these arrays
 
-    names: tuple[str, ...]
-    first: int = 0
+    def joins(self, pieces: int) -> bool:
+        """Return whether pieces are so small that copies of each would take longer."""
+        return self.nbytes < pieces * LEAST
 
     def on_gpu(self, i: int, module: str) -> Any:
         """Return array ``i`` as a view on the GPU; None if it is not in this process."""
@@ -234,14 +230,7 @@ class ResidentColumns(WireColumns):
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, columns = WireColumns.__reduce__(self)
-        return _load_resident, (load, columns, self.names, self.first)
-
-
-def _load_resident(
-    load: Callable[..., WireColumns], columns: tuple[Any, ...], names: tuple[str, ...], first: int
-) -> ResidentColumns:
-    rows = load(*columns)
-    return ResidentColumns(rows.length, rows.arrays, rows.schema, names, first)
+        return load, (*columns, ResidentColumns, self.names, self.first)
 
 
 def to_wire(

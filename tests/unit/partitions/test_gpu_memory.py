@@ -411,7 +411,7 @@ def test_sums_of_floats_do_not_depend_on_the_order_of_threads(cupy: Any) -> None
 
 def test_blocks_stay_on_the_gpu_only_while_there_is_room() -> None:
     numbers = rows(30_000).drop(columns="s")
-    for limit, stay in ((10**9, True), (10**6, False)):
+    for limit, stay in ((10**9, True), (2 * 10**5, False)):
         with budget(limit) as made:
             there = dd.from_pandas(numbers, npartitions=3, sort=False).exo.to_gpu()
             scheduler = Scheduler(futures=InlineFutures())
