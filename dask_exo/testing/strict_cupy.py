@@ -204,14 +204,14 @@ class ufunc:  # noqa: N801  cupy's name
         self.__name__ = name
         self._compute = _OTHER_RESULTS.get(name) or getattr(np, name)
 
-    def __call__(self, *operands: Any, out: Any = None) -> Any:
+    def __call__(self, *operands: Any, out: Any = None, casting: Any = "same_kind") -> Any:
         """Apply it to arrays and scalars."""
         values = [_plain(each) for each in operands]
         with np.errstate(all="ignore"):
             result = np.asarray(self._compute(*values))
         made = _wrap(result) if out is None else out
         if out is not None:
-            out.on_host[...] = result
+            np.copyto(out.on_host, result, casting=casting)
         _launch(*operands, made)
         return made
 
@@ -682,10 +682,6 @@ class MemoryPool:
 
     def free_all_blocks(self, stream: Any = None) -> None:
         """Give unused memory back."""
-
-    def used_bytes(self) -> int:
-        """Return the bytes in use."""
-        return 0
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         """Limit the memory."""

@@ -89,13 +89,20 @@ def installed() -> bool:
     return importlib.util.find_spec(DEVICE) is not None
 
 
+def bounds(*codes: Any) -> list[int]:
+    """Return the least and the greatest integer of each array; on a GPU, wait once."""
+    return of(codes[0]).stack([f for each in codes for f in (each.min(), each.max())]).tolist()
+
+
 def narrow(codes: Any) -> Any:
     """Return integers of a GPU in the same order, in the fewest bytes: sorts take less passes."""
     if isinstance(codes, np.ndarray) or not len(codes):
         return codes
-    low, high = of(codes).stack([codes.min(), codes.max()]).tolist()
+    low, high = bounds(codes)
     dtype = np.min_scalar_type(high - low)
-    return codes if dtype.itemsize == codes.dtype.itemsize else (codes - low).astype(dtype)
+    if dtype.itemsize == codes.dtype.itemsize:
+        return codes
+    return of(codes).subtract(codes, low, out=of(codes).empty(len(codes), dtype), casting="unsafe")
 
 
 def argsort(codes: Any, *, is_narrow: bool = False) -> Any:
@@ -129,10 +136,11 @@ def spread(counts: Any) -> tuple[Any, Any]:
     ([0, 0, 2], [0, 1, 0])
     """
     xp = of(counts)
-    if not len(counts) or int(counts.max()) <= 1:  # each has one, as in a join with unique keys
-        owner = xp.flatnonzero(counts)
-        return owner, xp.zeros(len(owner), np.int64)
+    most, total = xp.stack([counts.max(), counts.sum()]).tolist() if len(counts) else (0, 0)
+    if most <= 1:  # each has one, as in a join with unique keys
+        owner = xp.arange(total) if total == len(counts) else xp.flatnonzero(counts)
+        return owner, xp.zeros(total, np.int64)
     ends = xp.cumsum(counts)
-    units = xp.arange(int(ends[-1]))
+    units = xp.arange(total)
     owner = xp.searchsorted(ends, units, side="right")
     return owner, units - (ends - counts)[owner]

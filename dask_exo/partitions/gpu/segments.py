@@ -69,8 +69,9 @@ class Segments:
     starts: Any
     ends: Any
 
-    def __init__(self, rows: Any, bounds: Any) -> None:
+    def __init__(self, rows: Any, bounds: Any, most: int | None = None) -> None:
         self.rows, self.starts, self.ends = rows, bounds[:-1], bounds[1:]
+        self._most = len(rows) if most is None else most  # rows of a segment
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -102,6 +103,8 @@ class Segments:
     @cached_property
     def _pieces(self) -> tuple[Any, Any, Segments | None]:
         """Start and end of each piece, and the segments of pieces if they are not the same."""
+        if self._most <= PIECE:
+            return self.starts, self.ends, None
         xp = arrays.of(self.rows)
         bounds = xp.zeros(len(self) + 1, np.int64)
         bounds[1:] = xp.cumsum((self.sizes + (PIECE - 1)) // PIECE)
@@ -112,7 +115,7 @@ class Segments:
         owner = xp.searchsorted(bounds[1:], numbers, side="right")
         starts = self.starts[owner] + (numbers - bounds[owner]) * PIECE
         ends = xp.minimum(starts + PIECE, self.ends[owner])
-        return starts, ends, Segments(numbers, bounds)
+        return starts, ends, Segments(numbers, bounds, -(-self._most // PIECE))
 
 
 def _result_dtype(dtype: np.dtype, operation: str) -> np.dtype:

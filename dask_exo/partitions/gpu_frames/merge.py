@@ -166,7 +166,7 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     keys = arrays.narrow(pack([sort_keys.encode(column) for column in columns]))
     xp, n = arrays.of(keys), len(left[0])
     left_keys, right_keys = keys[:n], keys[n:]
-    by_key = arrays.argsort(right_keys)
+    by_key = arrays.argsort(right_keys, is_narrow=True)
     ordered = right_keys[by_key]
     start = xp.searchsorted(ordered, left_keys)
     counts = xp.searchsorted(ordered, left_keys, side="right") - start

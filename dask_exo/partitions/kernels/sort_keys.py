@@ -61,27 +61,20 @@ def pack(codes: Iterable[Any]) -> Any:
 def _pack(major: Any, minor: Any) -> Any:
     if not len(major):
         return major
-    if _range(major) * _range(minor) >= _WIDTH // 2:
-        major = ranks(major)
-        if _range(major) == len(major):  # no ties: the minor key does not matter
+    low, high, least, most = arrays.bounds(major, minor)
+    count, width = high - low + 1, most - least + 1
+    if count * width >= _WIDTH // 2:
+        (major, count), low = ranks(major), 0
+        if count == len(major):  # no ties: the minor key does not matter
             return major
-        minor = ranks(minor)
-    return (major - major.min()) * _range(minor) + (minor - minor.min())
+        (minor, width), least = ranks(minor), 0
+    return (major - low) * width + (minor - least)
 
 
-def _range(codes: Any) -> int:
-    return int(codes.max()) - int(codes.min()) + 1
-
-
-def ranks(codes: Any) -> Any:
-    """Return ranks without gaps, equal for equal codes.
-
-    Examples
-    --------
-    >>> ranks(np.array([70, -5, 70, 8])).tolist()
-    [2, 0, 2, 1]
-    """
-    return arrays.of(codes).unique(codes, return_inverse=True)[1]
+def ranks(codes: Any) -> tuple[Any, int]:
+    """Return ranks without gaps, equal for equal codes, and their number."""
+    values, places = arrays.of(codes).unique(codes, return_inverse=True)
+    return places, len(values)
 
 
 def _encode_key(values: pd.Series, key: SortKey) -> np.ndarray:
@@ -108,8 +101,8 @@ def directed(codes: Any, nulls: Any, *, descending: bool, nulls_first: bool) -> 
     place = int(valid.min()) - 1 if nulls_first else int(valid.max()) + 1
     if not -_LAST <= place <= _LAST:
         codes = xp.zeros(len(codes), np.int64)
-        codes[~nulls] = valid = ranks(valid)
-        place = -1 if nulls_first else int(valid.max()) + 1
+        codes[~nulls], count = ranks(valid)
+        place = -1 if nulls_first else count
     return xp.where(nulls, np.int64(place), codes)
 
 
