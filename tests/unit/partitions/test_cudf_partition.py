@@ -1,4 +1,7 @@
-"""Partitions of cudf, of which a module stands in that has the same few names."""
+"""Partitions of cudf, of which a module stands in that has the same few names.
+
+`.ci/cudf_sources.py` compares these with the sources of cudf.
+"""
 
 from __future__ import annotations
 
@@ -102,23 +105,23 @@ class DataFrame:
     def head(self, n: int) -> DataFrame:
         return DataFrame(self.on_host.head(n))
 
-    def take(self, rows: Any) -> DataFrame:
-        return DataFrame(self.on_host.take(arrays.host(rows)))
+    def take(self, indices: Any) -> DataFrame:
+        return DataFrame(self.on_host.take(arrays.host(indices)))
 
-    def astype(self, dtypes: Any, errors: str = "raise") -> DataFrame:
-        return DataFrame(self.on_host.astype(dtypes, errors=errors))
+    def astype(self, dtype: Any, errors: str = "raise") -> DataFrame:
+        return DataFrame(self.on_host.astype(dtype, errors=errors))
 
     def reset_index(self, drop: bool) -> DataFrame:
         return DataFrame(self.on_host.reset_index(drop=drop))
 
-    def set_index(self, labels: Any) -> DataFrame:
-        return DataFrame(self.on_host.set_index(labels))
+    def set_index(self, keys: Any) -> DataFrame:
+        return DataFrame(self.on_host.set_index(keys))
 
     def drop(self, columns: Any) -> DataFrame:
         return DataFrame(self.on_host.drop(columns=columns))
 
-    def assign(self, **columns: Any) -> DataFrame:
-        plain = {name: getattr(each, "on_host", each) for name, each in columns.items()}
+    def assign(self, **kwargs: Any) -> DataFrame:
+        plain = {name: getattr(each, "on_host", each) for name, each in kwargs.items()}
         return DataFrame(self.on_host.assign(**plain))
 
     def to_arrow(self, preserve_index: bool | None = None) -> pa.Table:
