@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_exo import events
+from dask_exo.execution.background import stop_all
 from dask_exo.planning.expressions import ExoShuffle
 from dask_exo.planning.rewrite import rewrite
 from dask_exo.report import recording
@@ -121,6 +122,7 @@ def test_a_failed_side_holds_nobody_up():
         for joined in (broken, persisted):
             with pytest.raises(ValueError, match="no such luck"):
                 joined.compute()
+    stop_all()  # whoever records next must not hear of what persists here
 
 
 def test_a_side_that_is_read_from_a_checkpoint_is_whole(tmp_path):
