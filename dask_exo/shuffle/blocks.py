@@ -115,7 +115,7 @@ class Packed(Blocks):
         """Blocks ``slots`` of each of ``packed`` joined, if the rows are alike.
 
         With many reducers that get a few rows of each map, joining them for one reducer at a time
-        would take most of the time of a shuffle. Many rows may be on the GPU of this process.
+        would take most of the time of a shuffle. Large pieces may be on a GPU, and are left there.
         """
         uniform = [p for p in packed if isinstance(p, cls)]
         rows = [p.rows for p in uniform]
@@ -138,7 +138,7 @@ class Packed(Blocks):
 
 @dataclass(frozen=True, slots=True)
 class HeterogeneousBlocks(Blocks):
-    """Merged rows for neighbouring reducers that differ in their dtypes or categories.
+    """Merged rows for neighbouring reducers that differ in their dtypes, or are large on a GPU.
 
     Each of the (k,) ``blocks`` has those of one reducer, beginning with number ``first``.
     """

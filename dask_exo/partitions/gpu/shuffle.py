@@ -119,12 +119,6 @@ def start_to_gpu(frame: pd.DataFrame, module: str) -> Callable[[], DeviceFrame]:
     return lambda: packed.of_buffer(wait(), module)
 
 
-def unpack_frame(*parts: Any) -> DeviceFrame:
-    """Restore a frame from the fields of a `PackedFrame`."""
-    packed = PackedFrame(*parts)
-    return packed.frame(packed.module)
-
-
 class Layout(NamedTuple):
     """Schema of a GPU frame in the wire format.
 

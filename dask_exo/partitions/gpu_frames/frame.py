@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,9 @@ class DeviceFrame(LabelledRows):
         return DeviceFrame.of(columns, self.labels, self._index if index is None else index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from dask_exo.partitions.gpu.shuffle import start_copy, unpack_frame
+        from dask_exo.partitions.gpu.shuffle import start_copy
 
-        return unpack_frame, tuple(start_copy(self, stay=True)())
+        return methodcaller("frame", self.module), (start_copy(self, stay=True)(),)
 
     def to_pandas(self) -> pd.DataFrame:
         """Copy to pandas, on the host."""
