@@ -75,7 +75,8 @@ def _settings() -> Iterator[None]:
     before = copy.deepcopy(dask.config.get("exo")), dask.config.get("scheduler", None)
     yield
     after = dask.config.get("exo"), dask.config.get("scheduler", None)
-    dask.config.config["exo"] = before[0]
+    if after != before:
+        dask.config.set({"exo": before[0], "scheduler": before[1]})
     assert after == before
 
 

@@ -145,7 +145,7 @@ class Reporter:
     """
 
     def __init__(self) -> None:
-        self._runs = False  # no event: an interrupt, which cancels calls, may leave its lock
+        self._runs = False  # no event: an interrupt that cancels a call may leave its lock taken
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -165,8 +165,9 @@ class Reporter:
         turn = Path(node.get_session_dir_path()) / f"dask_exo-{own_node()}"
         while True:
             with contextlib.suppress(Exception):  # Ray ends, or does not answer: the next may work
-                old = not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL
-                if self._runs and old:
+                if self._runs and (
+                    not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL
+                ):
                     turn.touch()
                     report()
             time.sleep(INTERVAL)
