@@ -1,9 +1,9 @@
 """State of each node: the used share of its memory, and the disk of its spill directory.
 
-While a node runs calls, one of its workers puts the state into Ray's key-value store each second.
-The driver reads the states of all nodes from there. So no process has to be started to look at a
-node, and all drivers of a cluster see the same. A node that has not run a call yet gets a task
-without a slot, which does it once.
+While a node runs calls, and for a second after the last one, one of its workers puts the state into
+Ray's key-value store each second. The driver reads the states of all nodes from there. So no
+process has to be started to look at a node, and all drivers of a cluster see the same. A node that
+has not run a call yet gets a task without a slot, which does it once.
 
 A node that is about to end, as before a spot instance is taken, gets no tasks, but Ray leaves its
 values there. A value that another node has a copy of survives: Ray makes that copy the main one.
@@ -140,12 +140,14 @@ def report() -> None:
 class Reporter:
     """Reports the state of this worker's node, by a thread, while the worker runs calls.
 
-    One worker of a node does so: the others see that the time of a file in the directory of the
-    session is less than a second ago.
+    The last report is of a second after the last call, for its result may still be spilled. One
+    worker of a node reports: the others see the time of the last report on a file in the directory
+    of the session.
     """
 
     def __init__(self) -> None:
-        self._runs = False  # no event: an interrupt that cancels a call may leave its lock taken
+        self._reported = -inf  # when the node did so, as far as this worker has seen
+        self._until = -inf  # no event: an interrupt that cancels a call may leave its lock taken
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -154,23 +156,27 @@ class Reporter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="dask_exo-node", daemon=True)
             self._thread.start()
-        self._runs = True
+        self._until = inf
         try:
             yield
         finally:
-            self._runs = False
+            self._until = wall_time() + INTERVAL
 
     def _work(self) -> None:
         node: Any = ray._private.worker._global_node
         turn = Path(node.get_session_dir_path()) / f"dask_exo-{own_node()}"
         while True:
             with contextlib.suppress(Exception):  # Ray ends, or does not answer: the next may work
-                if self._runs and (
-                    not turn.exists() or wall_time() - turn.stat().st_mtime > 0.9 * INTERVAL
-                ):
-                    turn.touch()
-                    report()
+                self.take_turn(turn)
             time.sleep(INTERVAL)
+
+    def take_turn(self, turn: Path) -> None:
+        """Report if the node has not just done so, as the time of a file says."""
+        if self._reported < self._until:
+            self._reported = turn.stat().st_mtime if turn.exists() else -inf
+            if self._reported < min(self._until, wall_time() - 0.9 * INTERVAL):
+                turn.touch()
+                report()
 
 
 class NodeStates:

@@ -65,6 +65,30 @@ def run_call(reporter: Reporter) -> None:
         pass
 
 
+def test_what_a_node_is_after_its_last_call_is_reported(monkeypatch, tmp_path) -> None:
+    reports: list[int] = []
+    monkeypatch.setattr(Reporter, "_work", lambda self: None)
+    monkeypatch.setattr(node_state, "INTERVAL", 0.1)
+    monkeypatch.setattr(node_state, "report", lambda: reports.append(1))
+    reporter, other = Reporter(), Reporter()  # of two workers of the node
+    run_call(other)
+    run_call(reporter)  # shorter than the interval
+    for _ in range(4):
+        time.sleep(0.15)
+        reporter.take_turn(tmp_path / "turn")
+        other.take_turn(tmp_path / "turn")
+    assert len(reports) == 1
+    with reporter.running():
+        time.sleep(0.15)
+        reporter.take_turn(tmp_path / "turn")
+        reporter.take_turn(tmp_path / "turn")
+        assert len(reports) == 2
+    for _ in range(4):
+        time.sleep(0.15)
+        reporter.take_turn(tmp_path / "turn")
+    assert len(reports) == 3
+
+
 def test_a_call_runs_wherever_the_one_before_it_was_interrupted(monkeypatch) -> None:
     monkeypatch.setattr(Reporter, "_work", lambda self: None)
     reporter = Reporter()
