@@ -28,10 +28,9 @@ class CallSpan(NamedTuple):
     """Place and time of one call, as its process measured them.
 
     ``process`` is the number of a process, or of a thread of the driver. ``node`` is empty if
-    unknown; ``start`` is in seconds since 1970 by the clock of the node;
-    ``rss`` is the memory of the process at the end in bytes, including pages of the object store.
-    ``requests`` are those to object storage, by operation. ``samples`` is None unless an observer
-    needs details.
+    unknown; ``start`` is in seconds since 1970 by the clock of the node; ``rss`` is the memory of
+    the process at the end in bytes, including pages of the object store. ``requests`` are those to
+    object storage, by operation. ``samples`` is None unless an observer needs details.
     """
 
     node: str

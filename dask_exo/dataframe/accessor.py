@@ -214,10 +214,9 @@ class FrameAccessor(Accessor, SortMethods, OutputMethods):
         with ``window`` and one consumer, of some windows only.
 
         With ``split`` each consumer gets neighbouring rows of the shuffled epoch, so the rows do
-        not depend on timing, and all get the same number of batches. No consumer waits for
-        another: if one is more than an epoch behind, its epochs are shuffled again.
-        Consumers that are tasks of Ray take slots from the shuffle, unless they request none
-        (``num_cpus=0``).
+        not depend on timing, and all get the same number of batches. No consumer waits for another:
+        if one is more than an epoch behind, its epochs are shuffled again. Consumers that are tasks
+        of Ray take slots from the shuffle, unless they request none (``num_cpus=0``).
 
         Parameters
         ----------

@@ -123,8 +123,7 @@ class Stage:
 class Plan:
     """All units of one run.
 
-    ``results`` maps a key in the graph to that of the unit, literal or promise that has its
-    value.
+    ``results`` maps a key in the graph to that of the unit, literal or promise that has its value.
     """
 
     bundles: list[Bundle]

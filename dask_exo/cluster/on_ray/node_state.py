@@ -46,8 +46,7 @@ NODE_VARIABLES = {
     "PYTHONHASHSEED": "0",  # the order of a set is the same in all workers, and in a second attempt
 }
 """Variables of all workers. Large arrays reuse memory instead of fresh pages (3 → 12 GB/s
-measured); the two thresholds bound that, so that a worker still returns the memory of a large
-partition."""
+measured); the two thresholds bound that, so that memory of a large partition is still returned."""
 
 _PLACE = "dask_exo-nodes"  # namespace in the key-value store that every Ray cluster has
 
@@ -72,8 +71,7 @@ def look(spill: Path, node: str) -> DiskUsage:
     """Return the bytes that a node has in its spill directory, and the room of that disk.
 
     Ray writes one file per batch, and removes it with the last object in it. It uses only the first
-    of several spill directories of a node (2.60). To use several disks, combine them into one file
-    system, or run several nodes.
+    of several directories (2.60): combine disks into one file system, or run several nodes.
     """
     used = 0
     with (
@@ -140,9 +138,8 @@ def report() -> None:
 class Reporter:
     """Reports the state of this worker's node, by a thread, while the worker runs calls.
 
-    The last report is of a second after the last call, for its result may still be spilled. One
-    worker of a node reports: the others see the time of the last report on a file in the directory
-    of the session.
+    The last report is a second after the last call, whose result may still be spilled. One worker
+    of a node reports: the others see when it did by a file in the directory of the session.
     """
 
     def __init__(self) -> None:
