@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import sys
 import threading
 import time
@@ -66,27 +67,33 @@ def run_call(reporter: Reporter) -> None:
 
 
 def test_what_a_node_is_after_its_last_call_is_reported(monkeypatch, tmp_path) -> None:
-    reports: list[int] = []
+    reports: list[float] = []
+    now, turn = [1000.0], tmp_path / "turn"
+
+    def looks_after(seconds: float, *reporters: Reporter) -> None:
+        now[0] += seconds
+        for each in reporters:
+            before = len(reports)
+            each.take_turn(turn)
+            if len(reports) > before:
+                os.utime(turn, (now[0], now[0]))
+
     monkeypatch.setattr(Reporter, "_work", lambda self: None)
-    monkeypatch.setattr(node_state, "INTERVAL", 0.1)
-    monkeypatch.setattr(node_state, "report", lambda: reports.append(1))
+    monkeypatch.setattr(node_state, "wall_time", lambda: now[0])
+    monkeypatch.setattr(node_state, "report", lambda: reports.append(now[0]))
     reporter, other = Reporter(), Reporter()  # of two workers of the node
     run_call(other)
-    run_call(reporter)  # shorter than the interval
+    run_call(reporter)  # no look falls into it
     for _ in range(4):
-        time.sleep(0.15)
-        reporter.take_turn(tmp_path / "turn")
-        other.take_turn(tmp_path / "turn")
-    assert len(reports) == 1
+        looks_after(0.75, reporter, other)
+    assert reports == [1000.75, 1002.25]  # one is a second after the call, or later
     with reporter.running():
-        time.sleep(0.15)
-        reporter.take_turn(tmp_path / "turn")
-        reporter.take_turn(tmp_path / "turn")
-        assert len(reports) == 2
-    for _ in range(4):
-        time.sleep(0.15)
-        reporter.take_turn(tmp_path / "turn")
-    assert len(reports) == 3
+        for _ in range(4):
+            looks_after(0.75, reporter)
+    assert reports[2:] == [1003.75, 1005.25]
+    for _ in range(9):
+        looks_after(0.75, reporter)
+    assert reports[4:] == [1006.75, 1008.25]
 
 
 def test_a_call_runs_wherever_the_one_before_it_was_interrupted(monkeypatch) -> None:
