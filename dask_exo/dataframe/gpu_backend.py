@@ -26,7 +26,7 @@ from dask_exo.dask_adapter import (
 from dask_exo.errors import DeviceError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import DeviceFrame, DeviceIndex, DeviceSeries, to_device
-from dask_exo.partitions.gpu_frames.column import ON_HOST, unsupported
+from dask_exo.partitions.gpu_frames.column import unsupported
 
 NAME = "exo-cupy"
 _KINDS = (DeviceFrame, DeviceSeries, DeviceIndex)
@@ -143,10 +143,6 @@ def _spread(*, root: bool) -> Callable[..., Any]:
     name = "std" if root else "var"
 
     def run(self: Any, axis: Any = 0, skipna: Any = True, ddof: int = 1, **_: Any) -> Any:  # noqa: FBT002
-        if self.ndim == 2:
-            raise unsupported(
-                f"{name} of a dataframe", f"compute ddf[column].{name}(), or {ON_HOST}"
-            )
         if axis not in (0, "index") or not skipna:
             raise unsupported(f"{name}(axis={axis!r}, skipna={skipna})")
         return self.reduction(
@@ -167,11 +163,4 @@ class GpuSeries(dd.Series):
     var, std = _spread(root=False), _spread(root=True)
 
 
-class GpuDataFrame(dd.DataFrame):
-    """Dask dataframe on GPUs; Dask's own variance is code of numpy."""
-
-    var, std = _spread(root=False), _spread(root=True)
-
-
-for _kind, _collection in ((DeviceFrame, GpuDataFrame), (DeviceSeries, GpuSeries)):
-    get_collection_type.register(_kind, lambda _, collection=_collection: collection)
+get_collection_type.register(DeviceSeries, lambda _: GpuSeries)

@@ -15,6 +15,7 @@ from dask.dataframe.dispatch import concat
 from dask.utils import is_arraylike, is_dataframe_like, is_index_like, is_series_like
 
 from dask_exo.errors import DeviceMemoryError, OptionsError
+from dask_exo.partitions.protocol import on_device
 
 Part = TypeVar("Part")
 Item = TypeVar("Item")
@@ -131,7 +132,9 @@ def _rows(data: Any, start: int, stop: int) -> Any:
 
 
 def _size(data: Any) -> int:
-    """Return the bytes of data, without the index of a series or frame."""
+    """Return the bytes of data, without the index of a series or frame of the host."""
+    if on_device(data):
+        return int(data.nbytes)
     if is_dataframe_like(data):
         return int(data.memory_usage(index=False, deep=True).sum())
     if is_series_like(data):

@@ -31,6 +31,13 @@ def test_the_conda_recipe_has_the_requirements_of_the_package() -> None:
     assert found == {"python": TOML["project"]["requires-python"], **bounds}
 
 
+def test_cupy_is_one_that_sorts_right_if_memory_is_full() -> None:
+    """Before 14.1.1 it did not; without CUDA's headers ("ctk") it compiles no kernel."""
+    extras = TOML["project"]["optional-dependencies"]
+    for name, cuda in (("gpu", 12), ("gpu13", 13)):
+        assert f"cupy-cuda{cuda}x[ctk]>=14.1.1" in extras[name]
+
+
 def test_the_version_comes_from_tags_and_starts_at_that_of_the_changelog() -> None:
     assert "version" in TOML["project"]["dynamic"]
     newest = re.search(r"^## (\S+)", (ROOT / "docs" / "changelog.md").read_text(), re.MULTILINE)

@@ -1,9 +1,6 @@
 """Array modules: the same code runs on numpy and on cupy, and only this module imports cupy.
 
-Code uses only what both modules have. cupy's ``argsort`` is always stable, its ``bincount`` sums
-float64 only, and its ``minimum.at`` takes uint64, but not int64.
-
-References: cupy, ``cupy/_core/_routines_indexing.pyx``, ``cupy/_sorting/sort.py``.
+Code uses only what both modules have. cupy's ``argsort`` is always stable.
 """
 
 from __future__ import annotations

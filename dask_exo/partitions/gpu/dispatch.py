@@ -12,21 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from dask.array.dispatch import percentile_lookup
-from dask.dataframe.dispatch import (
-    concat_dispatch,
-    from_pyarrow_table_dispatch,
-    get_parallel_type,
-    group_split_dispatch,
-    grouper_dispatch,
-    hash_object_dispatch,
-    make_meta_dispatch,
-    make_meta_obj,
-    meta_nonempty,
-    pyarrow_schema_dispatch,
-    to_pandas_dispatch,
-    to_pyarrow_table_dispatch,
-    tolist_dispatch,
-)
+from dask.dataframe import dispatch as of_dask
 from dask.sizeof import sizeof
 
 from dask_exo.cluster.ownership import register_copy
@@ -71,33 +57,13 @@ def _empty(part: Any, index: Any = None) -> Any:  # noqa: ARG001
 
 def _of_description(description: Any, index: Any = None) -> Any:
     index = index.to_pandas() if isinstance(index, DeviceIndex) else index
-    frame = make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
+    frame = of_dask.make_meta_obj.dispatch(pd.DataFrame)(description, index=index)
     return _convert(frame)
 
 
 def _with_rows(meta: Any) -> Any:
-    """Return metadata with two rows; Dask asks for them several times for each expression."""
-    described = _description(meta)
-    if described not in _nonempty:
-        host = meta.to_pandas()
-        if len(_nonempty) >= MOST_KEPT:
-            _nonempty.clear()
-        _nonempty[described] = _convert(meta_nonempty.dispatch(type(host))(host))
-    return _nonempty[described].copy()
-
-
-MOST_KEPT = 1000
-_nonempty: dict[Any, Any] = {}
-
-
-def _description(meta: Any) -> Any:
-    is_index = isinstance(meta, DeviceIndex)
-    levels, names, numbers, _ = (meta if is_index else meta.index).parts
-    rows = names, numbers, tuple(level.dtype for level in levels or ())
-    if is_index:
-        return rows
-    labels = tuple(meta.columns) if isinstance(meta, DeviceFrame) else meta.name
-    return type(meta), labels, tuple(column.dtype for column in meta.arrays), rows
+    host = meta.to_pandas()
+    return _convert(of_dask.meta_nonempty.dispatch(type(host))(host))
 
 
 def hashes(obj: Any, index: bool = True, **_: Any) -> Any:  # noqa: FBT001, FBT002
@@ -129,35 +95,39 @@ def _percentile(series: Any, q: Any, interpolation: str = "linear") -> tuple[Any
 
 
 def _from_table(meta: Any, table: Any, **options: Any) -> Any:
-    host = from_pyarrow_table_dispatch(meta.to_pandas(), table, **options)
+    host = of_dask.from_pyarrow_table_dispatch(meta.to_pandas(), table, **options)
     return to_device(host, meta.module)
 
 
+def _on_host(function: Any) -> Any:
+    return lambda part, **options: function(part.to_pandas(), **options)
+
+
 _OF_ALL: list[tuple[Any, Any]] = [
-    (concat_dispatch, concat),
-    (hash_object_dispatch, hashes),
-    (make_meta_dispatch, _empty),
-    (make_meta_obj, _of_description),
-    (meta_nonempty, _with_rows),
+    (of_dask.concat_dispatch, concat),
+    (of_dask.hash_object_dispatch, hashes),
+    (of_dask.make_meta_dispatch, _empty),
+    (of_dask.make_meta_obj, _of_description),
+    (of_dask.meta_nonempty, _with_rows),
     (percentile_lookup, _percentile),
-    (to_pandas_dispatch, lambda part, **_: part.to_pandas()),
-    (tolist_dispatch, lambda part: part.to_pandas().tolist()),
+    (of_dask.to_pandas_dispatch, lambda part, **_: part.to_pandas()),
+    (of_dask.tolist_dispatch, lambda part: part.to_pandas().tolist()),
 ]
 _OF_FRAMES: list[tuple[Any, Any]] = [
-    (from_pyarrow_table_dispatch, _from_table),
-    (group_split_dispatch, _split),
-    (pyarrow_schema_dispatch, lambda part, **o: pyarrow_schema_dispatch(part.to_pandas(), **o)),
-    (to_pyarrow_table_dispatch, lambda part, **o: to_pyarrow_table_dispatch(part.to_pandas(), **o)),
+    (of_dask.from_pyarrow_table_dispatch, _from_table),
+    (of_dask.group_split_dispatch, _split),
+    (of_dask.pyarrow_schema_dispatch, _on_host(of_dask.pyarrow_schema_dispatch)),
+    (of_dask.to_pyarrow_table_dispatch, _on_host(of_dask.to_pyarrow_table_dispatch)),
 ]
 
 
 def register() -> None:
     """Register the dispatch functions and kernels of GPU frames."""
     for kind, model in _MODELS.items():
-        for types in (get_collection_type, get_parallel_type):
+        for types in (get_collection_type, of_dask.get_parallel_type):
             types.register(kind, types.dispatch(model))
         sizeof.register(kind, lambda part: part.nbytes)
-        grouper_dispatch.register(kind, lambda _: pd.Grouper)
+        of_dask.grouper_dispatch.register(kind, lambda _: pd.Grouper)
     for dispatch, function in _OF_ALL:
         dispatch.register(KINDS, function)
     for dispatch, function in _OF_FRAMES:

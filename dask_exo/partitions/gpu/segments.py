@@ -16,19 +16,9 @@ from dask_exo.partitions.gpu import arrays
 
 PIECE = 1024
 _WARPS = 8  # in a block
-_TYPES = {
-    "b1": "bool",
-    "i1": "signed char",
-    "i2": "short",
-    "i4": "int",
-    "i8": "long long",
-    "u1": "unsigned char",
-    "u2": "unsigned short",
-    "u4": "unsigned int",
-    "u8": "unsigned long long",
-    "f4": "float",
-    "f8": "double",
-}
+_TYPES = {"b1": "bool", "i1": "signed char", "i2": "short", "i4": "int", "i8": "long long",
+          "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
+          "u8": "unsigned long long", "f4": "float", "f8": "double"}  # fmt: skip
 _STEPS = {  # NaN is skipped: it is not equal to itself
     "count": "result + (x == x)",
     "max": "x == x && !(x <= result) ? x : result",

@@ -29,7 +29,7 @@ from dask_exo.partitions.gpu_frames.column import (
     unit_of,
     unsupported,
 )
-from dask_exo.partitions.gpu_frames.interop import search, unify
+from dask_exo.partitions.gpu_frames.interop import from_pandas, search, unify
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
@@ -73,7 +73,7 @@ def binary(name: str, left: Any, right: Any) -> Column:
         dtypes = " and ".join(str(c.dtype) for c in columns)
         raise unsupported(f"{name} of columns of {dtypes}")
     if kinds & TIMES:
-        return _of_times(name, left, right, dtype, _any_null(columns, left, right))
+        return _of_times(name, left, right, dtype)
     return _of_numbers(name, left, right, dtype)
 
 
@@ -81,14 +81,6 @@ def _scalar(side: Any) -> Any:
     """Return the value of a GPU array without an axis; others as they are."""
     is_value = getattr(side, "shape", None) == () and hasattr(side, "__cuda_array_interface__")
     return side.item() if is_value else side
-
-
-def _any_null(columns: list[Column], left: Any, right: Any) -> Any:
-    xp = columns[0].xp
-    if any(is_null(x) for x in (left, right)):
-        return xp.ones(len(columns[0]), bool)
-    nulls = columns[0].nulls()
-    return nulls if len(columns) == 1 else nulls | columns[1].nulls()
 
 
 def _of_numbers(name: str, left: Any, right: Any, dtype: Any) -> Column:
@@ -178,18 +170,23 @@ def _masked(name: str, left: Any, right: Any, values: Any, dtype: Any) -> Column
     return Column(values, dtype, None if bool(valid.all()) else valid)
 
 
-def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Column:
-    xp = (left if isinstance(left, Column) else right).xp
-    if name in COMPARISONS or not isinstance(dtype, np.dtype) or dtype.kind in "mM":
-        unit = _finest(left, right) if name in COMPARISONS else unit_of(dtype)
+def _of_times(name: str, left: Any, right: Any, dtype: Any) -> Column:
+    column: Column = left if isinstance(left, Column) else right
+    xp = column.xp
+    a, b = _operand(left, column), _operand(right, column)
+    is_time = not isinstance(dtype, np.dtype) or dtype.kind in TIMES
+    if is_time and name not in COMPARISONS:
+        unit = unit_of(dtype)
     else:
-        unit = _finest(left, right)
-    a, b = (_number(x, unit) for x in (left, right))
+        units = [unit_of(x.dtype) for x in (a, b) if x.kind in TIMES]
+        unit = max(units, key=SECOND.__getitem__)
+    numbers = [in_unit(x, unit) if x.kind in TIMES else x.values for x in (a, b)]
+    nulls = a.nulls() | b.nulls()
     with np.errstate(all="ignore"):
-        values = getattr(operator, name)(a, b)
+        values = getattr(operator, name)(*numbers)
     if name in COMPARISONS:
         return Column(xp.where(nulls, name == "ne", values), np.dtype(bool))
-    if isinstance(dtype, np.dtype) and dtype.kind not in "mM":  # one duration by another
+    if not is_time:  # one duration by another
         if dtype.kind != "f" and not bool(nulls.any()):
             return Column(values.astype(dtype), dtype)
         return Column(xp.where(nulls, np.nan, values.astype(np.float64)), np.dtype(np.float64))
@@ -199,35 +196,15 @@ def _of_times(name: str, left: Any, right: Any, dtype: Any, nulls: Any) -> Colum
     return Column(xp.where(nulls, np.int64(NAT), values.astype(np.int64)), dtype)
 
 
-def _finest(*sides: Any) -> str:
-    units = [unit_of(x.dtype) if isinstance(x, Column) else _unit(x) for x in sides]
-    return max((u for u in units if u), key=SECOND.__getitem__)
-
-
-def _unit(scalar: Any) -> str | None:
-    if is_null(scalar):
-        return None
-    time = _time(scalar)
-    return None if time is None else str(time.unit)
-
-
-def _time(scalar: Any) -> Any:
-    """Convert a scalar to Timestamp or Timedelta; return None for numbers."""
-    if isinstance(scalar, (dt.timedelta, np.timedelta64)):
-        return pd.Timedelta(scalar)
-    if isinstance(scalar, (dt.date, np.datetime64, str)):
-        return pd.Timestamp(scalar)
-    return None
-
-
-def _number(side: Any, unit: str) -> Any:
-    """Convert times to int64 of one unit; return others as they are."""
+def _operand(side: Any, like: Column) -> Column:
+    """Return an operand as a column; a scalar has one row."""
     if isinstance(side, Column):
-        return in_unit(side, unit) if side.kind in TIMES else side.values
+        return side
     if is_null(side):
-        return np.int64(0)
-    time = _time(side)
-    return side if time is None else np.int64(time.as_unit(unit).asm8.astype(np.int64))
+        return Column(like.xp.full(1, NAT), like.dtype)
+    if isinstance(side, (str, dt.date)):
+        side = pd.Timestamp(side)
+    return from_pandas(pd.Series([side]), like.xp)
 
 
 def in_unit(column: Column, unit: str) -> Any:

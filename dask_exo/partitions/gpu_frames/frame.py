@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import NUMBERS, ON_HOST, Column, unsupported
+from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
+from dask_exo.partitions.gpu_frames.column import NUMBERS, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import refuse
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas
 from dask_exo.partitions.gpu_frames.rows import LabelledRows, as_mask, in_order, not_aligned
@@ -38,6 +38,7 @@ class DeviceFrame(LabelledRows):
     """
 
     labels: pd.Index
+    merge: Callable[..., DeviceFrame]  # of `dask_exo.partitions.gpu_frames.merge`
     ndim = 2
 
     def __init__(
@@ -45,17 +46,10 @@ class DeviceFrame(LabelledRows):
     ) -> None:
         if isinstance(data, dict) and any(isinstance(v, DeviceSeries) for v in data.values()):
             source = _of_series(data)
-        elif isinstance(data, DeviceFrame):
-            source = data
         else:
             frame = pd.DataFrame(data, index=index, columns=columns, dtype=dtype)
-            source, index, columns = DeviceFrame.from_pandas(frame, arrays.HOST), None, None
-        self.arrays, self.labels, self._index = list(source.arrays), source.labels, source.index
-        if columns is not None:
-            selection = self[list(columns)]
-            self.arrays, self.labels = selection.arrays, selection.labels
-        if index is not None:
-            self.index = index
+            source = DeviceFrame.from_pandas(frame, arrays.HOST)
+        self.arrays, self.labels, self._index = source.arrays, source.labels, source.index
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: pd.Index, index: DeviceIndex) -> DeviceFrame:
@@ -123,11 +117,6 @@ class DeviceFrame(LabelledRows):
         """Bytes in memory, with the index."""
         return sum(column.nbytes for column in self.arrays) + self._index.nbytes
 
-    def memory_usage(self, index: bool = True, deep: bool = False) -> pd.Series:  # noqa: ARG002, FBT001, FBT002
-        """Return the bytes of each column, on the host."""
-        sizes = pd.Series([column.nbytes for column in self.arrays], index=self.labels)
-        return pd.concat([pd.Series({"Index": self._index.nbytes}), sizes]) if index else sizes
-
     @property
     def values(self) -> Any:
         """(n, c) numbers on the GPU."""
@@ -137,9 +126,6 @@ class DeviceFrame(LabelledRows):
         if not self.arrays:
             return xp.zeros((len(self), 0))
         return xp.stack([column.values for column in self.arrays], axis=1)
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.asarray(self.to_pandas(), dtype=dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or len(inputs) != 1:
@@ -156,6 +142,9 @@ class DeviceFrame(LabelledRows):
         if name not in _FIELDS and name in self.labels:
             return self[name]
         return refuse(self, pd.DataFrame, name)
+
+    # Dask takes what has a mean for a frame
+    mean = property(lambda self: refuse(self, pd.DataFrame, "mean"))
 
     def items(self) -> Iterator[tuple[Any, DeviceSeries]]:
         """Yield labels and columns."""
@@ -262,16 +251,14 @@ class DeviceFrame(LabelledRows):
         return Column(arrays.module(arrays.DEVICE).ascontiguousarray(values), values.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if isinstance(key, DeviceFrame):
-            pairs = zip(self.arrays, key.arrays, strict=True)
-            self.arrays: list[Column] = [
-                transform.choose(~as_mask(mask), c, value) for c, mask in pairs
-            ]
+        if isinstance(key, DeviceFrame):  # a mask
+            for label, mask in key.items():
+                self[label] = self[label].put(mask, value)
         elif isinstance(key, (list, pd.Index)):
             for i, label in enumerate(key):
                 self[label] = value.choose_columns(i) if isinstance(value, DeviceFrame) else value
         elif key in self.labels:
-            self.arrays = list(self.arrays)
+            self.arrays: list[Column] = list(self.arrays)
             self.arrays[self.labels.get_loc(key)] = self._column(value)
         else:
             self.insert(len(self.arrays), key, value)
@@ -306,22 +293,14 @@ class DeviceFrame(LabelledRows):
         labels = self._places().rename(columns=columns).columns
         return DeviceFrame.of(self.arrays, labels, self._index)
 
-    def select_dtypes(self, include: Any = None, exclude: Any = None) -> Any:
+    def select_dtypes(self, include: Any = None, exclude: Any = None) -> DeviceFrame:
         """Choose columns by dtype."""
         empty = pd.DataFrame({i: pd.Series([], dtype=c.dtype) for i, c in enumerate(self.arrays)})
-        places = empty.select_dtypes(include, exclude).columns
-        return self.choose_columns(list(places))
+        return self.choose_columns(list(empty.select_dtypes(include, exclude).columns))
 
-    def merge(self, right: Any, how: Any = "inner", on: Any = None, **options: Any) -> DeviceFrame:
-        """Join with another frame; see `dask_exo.partitions.gpu_frames.merge.merge`."""
-        from dask_exo.partitions.gpu_frames.merge import merge
-
-        return merge(self, right, how, on, **options)
-
-    def row(self, place: int) -> pd.Series:
-        """Return one row, on the host."""
-        place = place % len(self) if -len(self) <= place < 0 else place
-        return self.take_rows(slice(place, place + 1)).to_pandas().iloc[0]
+    def _get_numeric_data(self) -> DeviceFrame:
+        """Choose columns of numbers and booleans; Dask's variance of groups asks for them."""
+        return self.select_dtypes(["number", "bool"])
 
     def reset_index(self, level: Any = None, *, drop: bool = False, **_: Any) -> DeviceFrame:
         """Reset the index to row numbers; it becomes columns, unless it is dropped."""
@@ -414,31 +393,3 @@ def _of_series(data: dict[Any, Any]) -> DeviceFrame:
     frame.arrays = [frame._column(value) for value in data.values()]
     frame.labels = pd.DataFrame({label: [] for label in data}).columns
     return frame
-
-
-def _reduction(name: str) -> Callable[..., Any]:
-    def run(self: DeviceFrame, axis: Any = 0, numeric_only: Any = None, **options: Any) -> Any:
-        if axis not in (0, "index", None):
-            raise unsupported(f"{name}(axis=1)", f"compute it of columns by name, or {ON_HOST}")
-        frame: Any = self.select_dtypes(["number", "bool"]) if numeric_only is True else self
-        results = [getattr(series, name)(**options) for _, series in frame.items()]
-        return pd.Series(results, index=frame.labels, dtype=_result_dtype(name, frame.arrays))
-
-    run.__doc__ = f"Reduce each column by {name}, on the host."
-    return run
-
-
-def _result_dtype(name: str, columns: Sequence[Column]) -> Any:
-    """Return the dtype that pandas gives a Series of results."""
-    ones = {
-        i: pd.Series([1] if column.kind in NUMBERS else [None], dtype=column.dtype)
-        for i, column in enumerate(columns)
-    }
-    try:
-        return getattr(pd.DataFrame(ones), name)().dtype if ones else None
-    except TypeError:
-        return object
-
-
-for _name in reductions.REDUCTIONS:
-    setattr(DeviceFrame, _name, _reduction(_name))

@@ -35,8 +35,10 @@ class DeviceGroupBy:
         as_index: bool = True,
         **_: Any,
     ) -> None:
+        if not as_index:
+            raise unsupported("groupby(as_index=False)", "use .reset_index() of the result")
         self.obj = obj
-        self._sort, self._dropna, self._as_index = bool(sort), dropna is not False, as_index
+        self._sort, self._dropna = bool(sort), dropna is not False
         self.keys, self._labels = _keys(obj, by, level)
         self._selection: Any = None
 
@@ -92,19 +94,16 @@ class DeviceGroupBy:
         values = self._values()
         index = self._index
         if isinstance(values, DeviceSeries):
-            series = DeviceSeries.of(change(values.column), index, values.name)
-            return series if self._as_index else series.reset_index()
+            return DeviceSeries.of(change(values.column), index, values.name)
         if numeric_only:
-            values = values.select_dtypes(["number", "bool"])
-        frame = DeviceFrame.of([change(c) for c in values.arrays], values.columns, index)
-        return frame if self._as_index else frame.reset_index()
+            values = values._get_numeric_data()
+        return DeviceFrame.of([change(c) for c in values.arrays], values.columns, index)
 
     def size(self) -> Any:
         """Count the rows of each group."""
         column = Column(self.row_groups.sizes, np.dtype(np.int64))
         name = self.obj.name if isinstance(self.obj, DeviceSeries) else None
-        series = DeviceSeries.of(column, self._index, name)
-        return series if self._as_index else series.to_frame("size").reset_index()
+        return DeviceSeries.of(column, self._index, name)
 
 
 def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
@@ -126,8 +125,6 @@ def _keys(obj: Any, by: Any, level: Any) -> tuple[list[DeviceSeries], set[Any]]:
             keys.append(obj[item])
         elif item in obj.index.names:
             keys.append(DeviceSeries.of(obj.index.levels[obj.index.place(item)], obj.index, item))
-        elif callable(item):
-            raise unsupported("groupby by a function", "assign a column and group by it")
         else:
             raise KeyError(item)
     return keys, labels

@@ -11,7 +11,7 @@ import pandas as pd
 from dask.base import normalize_token
 
 from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu_frames import interop, reductions, sort_keys, transform
+from dask_exo.partitions.gpu_frames import interop, sort_keys, transform
 from dask_exo.partitions.gpu_frames.column import Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import binary, refuse
 from dask_exo.partitions.gpu_frames.transform import cast, stack
@@ -28,10 +28,6 @@ class DeviceIndex:
     names: tuple[Any, ...]
     _range: range | None
     _module: str
-
-    def __init__(self, data: Any = (), dtype: Any = None, name: Any = None) -> None:
-        index = from_pandas(pd.Index(data, dtype=dtype, name=name), arrays.HOST)
-        self._levels, self.names, self._range, self._module = index.parts
 
     @classmethod
     def of(
@@ -164,9 +160,9 @@ class DeviceIndex:
         """Copy all labels to the host."""
         if self._range is not None:
             return pd.RangeIndex(self._range, name=self.name)
+        labels = [pd.Index(interop.to_array(level), dtype=level.dtype) for level in self.levels]
         if self.nlevels == 1:
-            return interop.to_index(self.column, self.name)
-        labels = [interop.to_index(level) for level in self.levels]
+            return labels[0].rename(self.name)
         return pd.MultiIndex.from_arrays(labels, names=self.names)
 
     def to_series(self, index: Any = None, name: Any = None) -> Any:
@@ -191,14 +187,6 @@ class DeviceIndex:
         if self.nlevels != other.nlevels:
             return False
         return all(_same(a, b) for a, b in zip(self.levels, other.levels, strict=True))
-
-    def min(self) -> Any:
-        """Find the smallest label."""
-        return reductions.reduce("min", self.column)
-
-    def max(self) -> Any:
-        """Find the largest label."""
-        return reductions.reduce("max", self.column)
 
     def get_slice_bound(self, label: Any, side: str) -> int:
         """Count the labels before the ``side`` ("left" or "right") of a label in a sorted index."""

@@ -117,8 +117,3 @@ def to_arrow(column: Column) -> pa.Array:
         return pa.array(to_array(column), from_pandas=True)
     codes = arrays.host(column.values)
     return _texts(column.words).take(pa.array(codes, mask=codes < 0))
-
-
-def to_index(column: Column, name: Any = None) -> pd.Index:
-    """Copy a column to an index of pandas."""
-    return pd.Index(to_array(column), dtype=column.dtype, name=name)

@@ -21,19 +21,16 @@ from dask_exo.partitions.kernels.sort_keys import pack
 def concat(
     objects: Sequence[Any],
     axis: Any = 0,
-    join: str = "outer",
     *,
     ignore_index: bool = False,
     **_: Any,
 ) -> Any:
-    """Concatenate along rows (axis 0) or columns (axis 1); missing columns become nulls."""
+    """Concatenate along rows (axis 0) or columns (axis 1)."""
     if axis in (1, "columns"):
         return _concat_columns(objects)
     if all(isinstance(item, DeviceIndex) for item in objects):
         return concat_indexes(objects)
     frames = [item for item in objects if isinstance(item, DeviceFrame)]
-    if frames and len(frames) < len(objects):
-        objects = [item if isinstance(item, DeviceFrame) else item.to_frame() for item in objects]
     index = concat_indexes([item.index for item in objects])
     if ignore_index:
         index = numbered(len(index), index.module)
@@ -41,28 +38,19 @@ def concat(
         names = {item.name for item in objects}
         column = stack([item.column for item in objects])
         return DeviceSeries.of(column, index, names.pop() if len(names) == 1 else None)
-    return _concat_rows(objects, index, join)
+    return _concat_rows(objects, index)
 
 
-def _concat_rows(frames: Sequence[DeviceFrame], index: DeviceIndex, join: str) -> DeviceFrame:
+def _concat_rows(frames: Sequence[DeviceFrame], index: DeviceIndex) -> DeviceFrame:
     first = frames[0]
     if all(first.columns.equals(frame.columns) for frame in frames[1:]):
         columns = [stack(columns) for columns in zip(*(f.arrays for f in frames), strict=True)]
         return DeviceFrame.of(columns, first.columns, index)
-    empty = [pd.DataFrame([], columns=frame.columns) for frame in frames]
-    labels = pd.concat(empty, join=join).columns
-    columns = []
-    for label in labels:
-        model = next(frame[label].column for frame in frames if label in frame.columns)
-        no_rows = model.take(slice(0, 0))
-        parts = [
-            frame[label].column
-            if label in frame.columns
-            else no_rows.take_or_null(model.xp.full(len(frame), -1), name=label)
-            for frame in frames
-        ]
-        columns.append(stack(parts))
-    return DeviceFrame.of(columns, labels, index)
+    other = next(frame.columns for frame in frames if not first.columns.equals(frame.columns))
+    raise unsupported(
+        f"concat of frames with columns {list(first.columns)} and {list(other)}",
+        "select the same columns in the same order",
+    )
 
 
 def _concat_columns(objects: Sequence[Any]) -> DeviceFrame:
@@ -176,3 +164,6 @@ def pairs(left: Sequence[Column], right: Sequence[Column], how: str) -> tuple[An
     if how == "left":
         at = xp.where(counts[left_rows] > 0, at, len(right_keys))
     return left_rows, by_key[at]
+
+
+DeviceFrame.merge = merge

@@ -42,9 +42,7 @@ def _null_of(column: Column) -> Any:
 
 
 def reduce(name: str, column: Column, *, skipna: bool = True, **options: Any) -> Any:
-    """Reduce all values to one, of the scalar types of pandas; ``name`` is one of `REDUCTIONS`."""
-    if name in _FLAGS:
-        return _FLAGS[name](column, **options)
+    """Reduce all values to one, of the scalar types of pandas, by one of `AGGREGATIONS`."""
     if not skipna and bool(column.nulls().any()):
         return _null_of(column)
     xp, length = column.xp, len(column)
@@ -56,25 +54,6 @@ def reduce(name: str, column: Column, *, skipna: bool = True, **options: Any) ->
     is_zero = name == "count" or (name == "sum" and options.get("min_count", 0) <= 0)
     zero = Column(np.zeros(1, reduced.values.dtype), reduced.dtype)
     return scalar(zero) if is_zero else _null_of(column)
-
-
-def _any_true(column: Column) -> bool:
-    only(column, "biuf", "any")
-    return bool(((column.values != 0) & ~column.nulls()).any())
-
-
-def _all_true(column: Column) -> bool:
-    only(column, "biuf", "all")
-    return bool(((column.values != 0) | column.nulls()).all())
-
-
-def _distinct(column: Column, *, dropna: bool = True) -> int:
-    nulls = column.nulls()
-    count = len(column.xp.unique(sort_keys.ascending(column)[~nulls]))
-    return count + int(not dropna and bool(nulls.any()))
-
-
-_FLAGS: dict[str, Callable[..., Any]] = {"all": _all_true, "any": _any_true, "nunique": _distinct}
 
 
 def quantile(column: Column, qs: Any, interpolation: str = "linear") -> Column:
@@ -217,6 +196,3 @@ AGGREGATIONS: dict[str, Callable[..., Column]] = {
     "var": group_var,
 }
 """Functions of a column, groups and keywords, by the names of pandas."""
-
-REDUCTIONS = (*AGGREGATIONS, *_FLAGS)
-"""Names of the functions of `reduce`."""

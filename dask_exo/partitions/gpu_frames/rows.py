@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dask.base import normalize_token
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.gpu_frames import sort_keys, transform
-from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, as_nullable, unsupported
+from dask_exo.partitions.gpu_frames.column import ON_HOST, Column, unsupported
 from dask_exo.partitions.gpu_frames.elementwise import Operators
 from dask_exo.partitions.gpu_frames.index import DeviceIndex, from_pandas, numbered
 from dask_exo.partitions.kernels.sort_keys import pack
@@ -78,6 +77,13 @@ class LabelledRows(Operators):
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.module}:\n{self.to_pandas()!r}"
 
+    def to_numpy(self, dtype: Any = None, **options: Any) -> np.ndarray:
+        """Copy the values to the host."""
+        return np.asarray(self.to_pandas().to_numpy(dtype, **options))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self.to_numpy(dtype)
+
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.module, normalize_token(self.to_pandas())
 
@@ -103,11 +109,6 @@ class LabelledRows(Operators):
     def module(self) -> str:
         """Name of the array module."""
         return self._index.module
-
-    @property
-    def size(self) -> int:
-        """Number of cells."""
-        return len(self) * len(self.arrays)
 
     @property
     def _constructor(self) -> type[Any]:
@@ -177,18 +178,6 @@ class LabelledRows(Operators):
         """Return absolute values."""
         return self.each(lambda column: transform.ufunc(column, "absolute"))
 
-    def round(self, decimals: int = 0) -> Any:
-        """Round floats to some decimals."""
-        return self.each(
-            lambda c: replace(c, values=c.values.round(decimals)) if c.kind == "f" else c
-        )
-
-    def isin(self, values: Any) -> Any:
-        """Return which values are among others."""
-        return self.each(
-            lambda column: Column(transform.is_in(column, values), as_nullable(bool, column.dtype))
-        )
-
     def isna(self) -> Any:
         """Return which values are null."""
         return self.each(lambda column: Column(column.nulls(), np.dtype(bool)))
@@ -223,7 +212,7 @@ class PositionSelector:
             key, columns = key
             owner = owner.choose_columns(columns)
         if isinstance(key, (int, np.integer)):
-            return owner.row(int(key))
+            return owner.take_rows(slice(key, key + 1 or None)).to_pandas().iloc[0]
         return owner.take_rows(key if isinstance(key, slice) else owner.positions(as_mask(key)))
 
 

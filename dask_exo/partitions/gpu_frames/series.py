@@ -33,19 +33,9 @@ class DeviceSeries(LabelledRows):
     def __init__(
         self, data: Any = (), index: Any = None, dtype: Any = None, name: Any = None
     ) -> None:
-        if isinstance(data, DeviceSeries):
-            column, labels = data.column, data.index
-            name = data.name if name is None else name
-        elif isinstance(data, DeviceIndex):
-            column, labels = data.column, numbered(len(data), data.module)
-        else:
-            series = pd.Series(data, dtype=dtype, name=name)
-            column = interop.from_pandas(series, np)
-            labels, name = from_pandas(series.index, arrays.HOST), series.name
-        self.arrays: list[Column] = [column if dtype is None else cast(column, dtype)]
-        self._index, self.name = labels, name
-        if index is not None:
-            self.index = index
+        series = pd.Series(data, index, dtype, name)
+        self.arrays: list[Column] = [interop.from_pandas(series, np)]
+        self._index, self.name = from_pandas(series.index, arrays.HOST), series.name
 
     @classmethod
     def of(cls, column: Column, index: DeviceIndex, name: Any = None) -> DeviceSeries:
@@ -88,10 +78,6 @@ class DeviceSeries(LabelledRows):
         """Bytes in memory, without the index."""
         return self.column.nbytes
 
-    def memory_usage(self, index: bool = True, deep: bool = False) -> int:  # noqa: ARG002, FBT001, FBT002
-        """Bytes in memory."""
-        return self.nbytes + (self._index.nbytes if index else 0)
-
     def to_pandas(self) -> pd.Series:
         """Copy to pandas, on the host."""
         return pd.Series(self.array, self._index.to_pandas(), self.dtype, self.name)
@@ -107,14 +93,6 @@ class DeviceSeries(LabelledRows):
         if self.column.kind in NUMBERS and not self.column.nullable:
             return self.column.values
         return self.array
-
-    def to_numpy(self, dtype: Any = None, **options: Any) -> np.ndarray:
-        """Copy the values to the host."""
-        series = pd.Series(self.array, dtype=self.dtype)
-        return np.asarray(series.to_numpy(dtype=dtype, **options))
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return self.to_numpy(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or len(inputs) > 2:
@@ -151,9 +129,12 @@ class DeviceSeries(LabelledRows):
         return self.loc[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        self.arrays = self.put(key, value).arrays
+
+    def put(self, mask: Any, value: Any) -> DeviceSeries:
+        """Replace the values that a mask marks."""
         value = value.column if isinstance(value, DeviceSeries) else value
-        keep = ~self.positions(as_mask(key))
-        self.arrays = [transform.choose(keep, self.column, value)]
+        return self._with([transform.choose(~self.positions(as_mask(mask)), self.column, value)])
 
     def apply_operator(self, name: Any, other: Any, *, reflected: bool = False) -> Any:
         """Apply an operator elementwise, to rows of equal labels."""
@@ -177,21 +158,10 @@ class DeviceSeries(LabelledRows):
         dtype = dtype.get(self.name, self.dtype) if isinstance(dtype, dict) else dtype
         return self._with([cast(self.column, dtype)])
 
-    def between(self, left: Any, right: Any, inclusive: Any = "both") -> Any:
-        """Return whether values are between two bounds."""
-        low = self.apply_operator("ge" if inclusive in ("both", "left") else "gt", left)
-        return low & self.apply_operator("le" if inclusive in ("both", "right") else "lt", right)
-
     def fillna(self, value: Any = None, **_: Any) -> DeviceSeries:
         """Replace nulls by a value."""
         value = value.column if isinstance(value, DeviceSeries) else value
         return self._with([transform.fill(self.column, value)])
-
-    def row(self, place: int) -> Any:
-        """Return one value."""
-        if not -len(self) <= place < len(self):
-            raise IndexError("single positional indexer is out-of-bounds")
-        return reductions.scalar(self.column, place % len(self))
 
     def rename(self, index: Any = None, **_: Any) -> DeviceSeries:
         """Rename the series."""
@@ -241,9 +211,8 @@ class DeviceSeries(LabelledRows):
 
     def searchsorted(self, value: Any, side: Any = "left") -> Any:
         """Count the sorted values before each of (m,) others; nulls are last."""
-        is_scalar = pd.api.types.is_scalar(value)
         if not isinstance(value, DeviceSeries):
-            value = DeviceSeries([value] if is_scalar else value)
+            raise unsupported("searchsorted of values on the host")
         other, xp = value.column, value.column.xp
         column = self.column
         if column.xp is not xp:
@@ -251,8 +220,7 @@ class DeviceSeries(LabelledRows):
         values = stack([column, other])
         is_coded = column.kind == TEXT
         keys = values.values.astype(np.int64) if is_coded else sort_keys.ascending(values)
-        counts = xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
-        return int(counts[0]) if is_scalar else counts
+        return xp.searchsorted(keys[: len(column)], keys[len(column) :], side=side)
 
     def unique(self) -> DeviceSeries:
         """Return distinct values, in order of appearance."""
@@ -267,11 +235,6 @@ class DeviceSeries(LabelledRows):
             return quantiles.iloc[0]
         return pd.Series(quantiles.array, pd.Index(q), name=self.name)
 
-    @property
-    def is_monotonic_increasing(self) -> bool:
-        """True if no value is smaller than the one before."""
-        return transform.monotonic(self.column)
-
 
 def _reduction(name: str) -> Callable[..., Any]:
     supported = {"skipna", "min_count", "ddof", "dropna"}
@@ -284,5 +247,5 @@ def _reduction(name: str) -> Callable[..., Any]:
     return run
 
 
-for _name in reductions.REDUCTIONS:
+for _name in reductions.AGGREGATIONS:
     setattr(DeviceSeries, _name, _reduction(_name))

@@ -138,21 +138,17 @@ def ufunc(column: Column, name: str) -> Column:
 
 def constant(value: Any, length: int, xp: Any) -> Column:
     """Make a column of one repeated value, in the dtype that pandas gives it."""
-    series = pd.Series([value])
-    if series.dtype == object and value is None:
-        series = series.astype(np.float64)
+    series = pd.Series([np.nan if value is None else value])
     return interop.from_pandas(series, xp).take(xp.zeros(length, np.int64))
 
 
 def _like(value: Any, column: Column) -> Column:
     """Convert a value to a column of length 1, in the dtype of another column if it has room."""
     dtype: Any = column.dtype
-    if not (pd.isna(value) and column.kind in "fmMT") and not is_nullable(dtype):
-        holder = pd.Series(interop.to_array(column.take(slice(0, 1))), dtype=dtype)
-        joined = pd.concat([holder, pd.Series([value])]) if column.kind in "biu" else holder
+    if column.kind in "biu" and not is_nullable(dtype):
         is_fraction = isinstance(value, (float, np.floating)) and value % 1 != 0
-        if column.kind in "bu" or (column.kind == "i" and (pd.isna(value) or is_fraction)):
-            dtype = joined.dtype
+        if column.kind != "i" or is_fraction:
+            dtype = _common_dtype(dtype, pd.Series([value]).dtype)
     return interop.from_pandas(pd.Series([value], dtype=dtype), column.xp)
 
 
@@ -177,29 +173,6 @@ def fill(column: Column, value: Any) -> Column:
     if not bool(nulls.any()):
         return column
     return choose(~nulls, column, value)
-
-
-def is_in(column: Column, values: Any) -> Any:
-    """Return (n,) bool of the column's values that are among ``values``."""
-    xp, nulls = column.xp, column.nulls()
-    targets = pd.Series(list(values))
-    has_null = bool(targets.isna().any())
-    targets = targets[targets.notna()]
-    if column.kind == TEXT:
-        places = column.words.get_indexer(pd.Index(targets.unique()))
-        table = np.zeros(len(column.words) + 1, bool)
-        table[places[places >= 0]] = True
-        flags = xp.asarray(table)[column.values]
-    elif not len(targets):
-        flags = xp.zeros(len(column), bool)
-    else:
-        members = interop.from_pandas(targets.convert_dtypes() if column.nullable else targets, xp)
-        if column.kind in TIMES:
-            members = cast(members, column.dtype)
-        elif members.kind not in NUMBERS:
-            return xp.zeros(len(column), bool)
-        flags = xp.isin(column.values, members.values)
-    return (flags & ~nulls) | (nulls & has_null)
 
 
 def monotonic(column: Column) -> bool:
