@@ -1,8 +1,9 @@
 """Check the stand-in for cudf against cudf's own sources: it may have nothing that they lack.
 
-``python .ci/cudf_sources.py FOLDER`` unpacks the wheels of cudf and dask_cudf in a new folder and
-reads them without importing: that needs a GPU. The tests run our code for cudf with the stand-in,
-so it calls nothing else. Where the package index has no such wheels, it says so. Needs griffe.
+``python .ci/cudf_sources.py FOLDER`` unpacks the wheels of cudf, dask_cudf and RMM in a new folder
+and reads them without importing: that needs a GPU. The tests run our code for cudf with the
+stand-in, so it calls nothing else. Where the package index has no such wheels, it says so. Needs
+griffe.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 import griffe
 
 ROOT = Path(__file__).parents[1]
-WHEELS = ["cudf-cu12", "dask-cudf-cu12"]
+WHEELS = ["cudf-cu12", "dask-cudf-cu12", "rmm-cu12"]
 PLATFORMS = ["manylinux_2_24_x86_64", "manylinux_2_28_x86_64"]
 STAND_IN = ROOT / "tests" / "unit" / "partitions" / "test_cudf_partition.py"
 MODELS = {"DataFrame": ["DataFrame"], "Values": ["Series", "Index"]}
 OWN = {"on_host", "came"}  # attributes of the stand-in
 SAID = {  # what else our code relies on
-    "cudf/options.py": '_register_option(\n    "spill",',
+    "cudf/core/buffer/spill_manager.py": "def set_spill_on_demand_globally() -> None:",
+    "rmm/mr/__init__.py": "    LimitingResourceAdaptor,",
     "dask_cudf/_expr/expr.py": "class ToCudfBackend(Elemwise)",
     "dask_cudf/backends.py": "@hash_object_dispatch.register((cudf.DataFrame, cudf.Series))",
 }

@@ -8,6 +8,7 @@ References: ``cudf.DataFrame.to_arrow``, ``dask_cudf/backends.py``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from operator import methodcaller
@@ -17,6 +18,7 @@ import numpy as np
 from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_exo.cluster.ownership import register_copy
+from dask_exo.config import Config
 from dask_exo.errors import DeviceOperationError
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, shuffle
@@ -71,9 +73,27 @@ def register() -> None:
     """Register these kernels for cudf, and that its data are stored on a GPU."""
     library = importlib.import_module(LIBRARY)
     protocol.register(library.DataFrame, importlib.import_module(__name__))
-    if hasattr(library, "set_option"):
-        library.set_option("spill", True)  # noqa: FBT003  frames move to the host if a GPU is full
+    prepare_memory()
     kinds = library.DataFrame, library.Series, library.Index
     protocol.register_device(*kinds)
     for kind in kinds:
         register_copy(kind, methodcaller("copy", deep=True))
+
+
+def prepare_memory() -> None:
+    """Pool GPU memory, up to the worker's share, unless the program does; let frames spill.
+
+    cudf looks at its option for that when it makes the first frame, which has happened.
+    """
+    memory = importlib.import_module("rmm").mr
+    if type(memory.get_current_device_resource()) is memory.CudaMemoryResource:  # RMM's default
+        pool, share = memory.CudaAsyncMemoryResource(), Config.current().gpu_per_task
+        if share < 1:
+            limit = int(share * memory.available_device_memory()[1])
+            pool = memory.LimitingResourceAdaptor(pool, limit)
+        memory.set_current_device_resource(pool)
+    spilling = importlib.import_module(f"{LIBRARY}.core.buffer.spill_manager")
+    if spilling.get_global_manager() is None:
+        spilling.set_global_manager(spilling.SpillManager())
+        with contextlib.suppress(ValueError):  # the program handles failed allocations itself
+            spilling.set_spill_on_demand_globally()

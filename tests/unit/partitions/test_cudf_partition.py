@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dask
@@ -19,13 +19,15 @@ import pytest
 
 from dask_exo.dask_adapter import get_collection_type
 from dask_exo.errors import DeviceOperationError
-from dask_exo.partitions import protocol
+from dask_exo.partitions import cudf_partition, protocol
 from dask_exo.partitions.gpu import arrays
 from dask_exo.partitions.wire_format import WireTable
 from dask_exo.planning.partitioners import RowPartitioner
 from dask_exo.planning.placement import _moves_to_gpu
 from dask_exo.testing import strict_cupy
 from tests._data import MODULE, inline
+
+SPILLING = "cudf.core.buffer.spill_manager"
 
 
 class Values:
@@ -135,9 +137,45 @@ class DataFrame:
         return cls(table.replace_schema_metadata().to_pandas())
 
 
+class Resource:
+    """Memory resource of RMM."""
+
+    def __init__(self, upstream_mr: Any = None, allocation_limit: int | None = None) -> None:
+        self.upstream_mr, self.allocation_limit = upstream_mr, allocation_limit
+
+
+def rmm() -> ModuleType:
+    """Make a stand-in for the memory resources of RMM."""
+    current: list[Any] = []
+    kinds = "CudaMemoryResource", "CudaAsyncMemoryResource", "LimitingResourceAdaptor"
+    mr = SimpleNamespace(
+        available_device_memory=lambda: (90, 100),
+        get_current_device_resource=lambda: current[-1],
+        set_current_device_resource=current.append,
+        **{name: type(name, (Resource,), {}) for name in kinds},
+    )
+    current.append(mr.CudaMemoryResource())
+    made = ModuleType("rmm")
+    made.__dict__["mr"] = mr
+    return made
+
+
+def spilling() -> ModuleType:
+    """Make a stand-in for cudf's module of this name, after the first frame was made."""
+    made = ModuleType(SPILLING)
+    made.manager = made.on_demand = None  # type: ignore[attr-defined]
+    made.__dict__.update(
+        SpillManager=object,
+        get_global_manager=lambda: made.manager,
+        set_global_manager=lambda manager: setattr(made, "manager", manager),
+        set_spill_on_demand_globally=lambda: setattr(made, "on_demand", made.manager),
+    )
+    return made
+
+
 @pytest.fixture(scope="module")
 def cudf() -> Iterator[ModuleType]:
-    modules = "cudf", "dask_cudf", "cupy", "cupy.cuda", "cupyx"
+    modules = "cudf", "dask_cudf", "rmm", SPILLING, "cupy", "cupy.cuda", "cupyx"
     before = {name: sys.modules[name] for name in modules if name in sys.modules}
     if MODULE == "numpy":
         strict_cupy.install()
@@ -147,6 +185,8 @@ def cudf() -> Iterator[ModuleType]:
         kind.__module__ = "cudf"
         setattr(made, kind.__name__, kind)
     sys.modules["cudf"] = made
+    sys.modules["rmm"] = rmm()
+    sys.modules[SPILLING] = spilling()
     sys.modules["dask_cudf"] = ModuleType("dask_cudf")
     # as dask_cudf registers them
     frames = dask.dataframe.dispatch
@@ -181,6 +221,25 @@ def rows(n: int = 300) -> pd.DataFrame:
 def test_partitions_lie_on_a_device(cudf: ModuleType) -> None:
     assert protocol.on_device(cudf.DataFrame({"a": [1]}))
     assert not protocol.on_device(pd.DataFrame({"a": [1]}))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_memory_is_pooled_and_spilled_unless_the_program_has_chosen(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rmm", made := rmm())
+    monkeypatch.setitem(sys.modules, SPILLING, spills := spilling())
+    memory = made.__dict__["mr"]
+    with dask.config.set({"exo.gpu.per-task": share}):
+        cudf_partition.prepare_memory()
+        chosen, manager = memory.get_current_device_resource(), spills.manager
+        cudf_partition.prepare_memory()
+    assert memory.get_current_device_resource() is chosen
+    assert spills.manager is spills.on_demand is manager is not None
+    if share < 1:
+        assert chosen.allocation_limit == 25
+        chosen = chosen.upstream_mr
+    assert type(chosen) is memory.CudaAsyncMemoryResource
 
 
 def test_an_expression_of_dask_cudf_moves_partitions_there(cudf: ModuleType) -> None:
