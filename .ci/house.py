@@ -19,7 +19,7 @@ WIDTH, ROW, MODULES = 100, 240, 15
 
 # name of the check: (at most this many today, target)
 CEILINGS = {
-    "lines of the package": (45_690, 44_867),
+    "lines of the package": (45_689, 44_867),
     "files of the package": (200, 200),
     "docstrings that open with a relative clause": (0, 0),
     "folders with too many modules": (0, 0),

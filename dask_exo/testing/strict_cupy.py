@@ -12,7 +12,10 @@ References: cupy 14.2, ``cupy/_core/core.pyx``, ``cupy/cuda/memory.pyx``.
 from __future__ import annotations
 
 import contextlib
+import math
+import mmap
 import operator
+import os
 import sys
 import warnings
 import weakref
@@ -110,6 +113,7 @@ class Memory:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+        self.allocation: Allocation | None = None  # if it is of no pool
         self.used: dict[Stream, int] = {stream: stream.done}  # its former user may still be working
         weakref.finalize(self, _freed, stream, self.used).atexit = False
 
@@ -194,7 +198,6 @@ def _power(x: Any, y: Any) -> Any:
 
 
 _OTHER_RESULTS = {"floor_divide": _floor_divide, "remainder": _remainder, "power": _power}
-_SCATTERED = {"add": "ilfLd", "minimum": "ilfLd", "maximum": "ilfLd"}
 
 
 class ufunc:  # noqa: N801  cupy's name
@@ -214,14 +217,6 @@ class ufunc:  # noqa: N801  cupy's name
             np.copyto(out.on_host, result, casting=casting)
         _launch(*operands, made)
         return made
-
-    def at(self, target: ndarray, index: ndarray, values: Any) -> None:
-        """Scatter values, with atomics."""
-        if target.dtype.char not in _SCATTERED.get(self.__name__, ""):
-            raise TypeError(f"cupy.{self.__name__}.at does not support {target.dtype}")
-        counters.unordered_sums += self.__name__ == "add" and target.dtype.kind == "f"
-        _launch(index, values, target)
-        getattr(np, self.__name__).at(target.on_host, index.on_host, _plain(values))
 
 
 _NAMES = """
@@ -252,7 +247,14 @@ class ndarray:  # noqa: N801  cupy's name and methods
     itemsize = property(lambda self: self.on_host.itemsize)
     flags = property(lambda self: self.on_host.flags)
     data = property(lambda self: SimpleNamespace(ptr=self.on_host.ctypes.data, mem=self.memory))
-    T = property(lambda self: self._viewed(self.on_host.T))
+
+    def __new__(cls, shape: tuple[int, ...], dtype: Any, memptr: Allocation) -> ndarray:
+        """Return an array in memory that is already allocated."""
+        values = memptr.values.view(dtype)[: math.prod(shape)]
+        made = _wrap(values.reshape(shape), Memory(get_current_stream()))
+        made.memory.allocation = memptr  # which lives as long
+        memptr.users.append(made.memory)
+        return made
 
     def _viewed(self, values: np.ndarray) -> ndarray:
         view = _wrap(values, self.memory)
@@ -378,15 +380,6 @@ class ndarray:  # noqa: N801  cupy's name and methods
         """Return the same memory in another shape."""
         return self._viewed(self.on_host.reshape(*shape))
 
-    def ravel(self) -> ndarray:
-        """Return one axis."""
-        return self.reshape(-1)
-
-    def fill(self, value: Any) -> None:
-        """Set all values."""
-        self.on_host.fill(_plain(value))
-        _launch(self)
-
     def nonzero(self) -> tuple[ndarray, ...]:
         """Find the places of values that are not zero."""
         _wait()
@@ -412,14 +405,6 @@ class ndarray:  # noqa: N801  cupy's name and methods
         made = self._reduced("cumsum", axis=axis, dtype=dtype)
         counters.moved += made.nbytes
         return made
-
-    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> ndarray:  # noqa: ARG002
-        """Multiply up."""
-        return self._reduced("cumprod", axis=axis, dtype=dtype)
-
-    def round(self, decimals: int = 0) -> ndarray:
-        """Round to some decimals."""
-        return self._reduced("round", decimals=decimals)
 
     def _index(self, key: Any) -> Any:
         if isinstance(key, tuple):
@@ -543,7 +528,7 @@ def concatenate(parts: Sequence[Any], axis: int = 0) -> ndarray:
 
 def append(values: ndarray, more: Any) -> ndarray:
     """Append values."""
-    return concatenate([values.ravel(), asarray(more).ravel()])
+    return concatenate([values.reshape(-1), asarray(more).reshape(-1)])
 
 
 def stack(parts: Sequence[ndarray], axis: int = 0) -> ndarray:
@@ -572,21 +557,7 @@ def take(values: ndarray, rows: ndarray, axis: Any = None, out: Any = None) -> n
 
 def flatnonzero(values: ndarray) -> ndarray:
     """Find the places of values that are not zero."""
-    return values.ravel().nonzero()[0]
-
-
-def bincount(numbers: ndarray, weights: Any = None, minlength: int | None = None) -> ndarray:
-    """Count numbers, after two reductions that the host waits for."""
-    if bool((numbers < 0).any()):
-        raise ValueError("The first argument of bincount must be non-negative")
-    size = max(int(numbers.max()) + 1 if len(numbers) else 0, minlength or 0)
-    counters.unordered_sums += weights is not None
-    summed = None if weights is None else weights.on_host
-    made = _wrap(np.bincount(numbers.on_host.astype(np.int64), summed, size))
-    private = 8 * size * 1056 if 256 < size < 2**21 and weights is None else 0  # of each block
-    counters.allocated += private
-    _launch(numbers, weights, made, launches=2, more=2 * private)
-    return made
+    return values.reshape(-1).nonzero()[0]
 
 
 def searchsorted(values: ndarray, targets: Any, side: str = "left") -> ndarray:
@@ -603,13 +574,6 @@ def unique(values: ndarray, return_inverse: bool = False) -> Any:  # noqa: FBT00
     _launch(values, launches=14, more=values.nbytes * (2 * values.itemsize + 4))
     found = np.unique(values.on_host, return_inverse=return_inverse)
     return tuple(map(_wrap, found)) if return_inverse else _wrap(found)
-
-
-def isin(values: ndarray, members: ndarray) -> ndarray:
-    """Return which values are among others."""
-    made = _wrap(np.isin(_plain(values), _plain(members)))
-    _launch(values, made, launches=12)
-    return made
 
 
 def ascontiguousarray(values: ndarray) -> ndarray:
@@ -662,15 +626,59 @@ FUNCTIONS: dict[str, Any] = {
     **{
         each.__name__: each
         for each in (
-            *(append, arange, asarray, ascontiguousarray, asnumpy, bincount, concatenate, fuse),
-            *(flatnonzero, isin, searchsorted, stack, take, unique, where, zeros_like),
+            *(append, arange, asarray, ascontiguousarray, asnumpy, concatenate, fuse, flatnonzero),
+            *(searchsorted, stack, take, unique, where, zeros_like),
         )
     },
     **{
         name: lambda values, _name=name, **options: getattr(values, _name)(**options)
-        for name in ("cumsum", "cumprod", "argsort", "any", "all", "sum", "min", "max")
+        for name in ("cumsum", "argsort", "any", "all", "sum", "min", "max")
     },
 }
+
+
+class Allocation:
+    """Memory of ``cudaMalloc``: a file, which other processes open by a handle."""
+
+    def __init__(self, size: int, file: int | None = None) -> None:
+        self.file = os.memfd_create("cuda") if file is None else file
+        if file is None:
+            os.ftruncate(self.file, size)
+            counters.allocated += size
+        weakref.finalize(self, os.close, self.file).atexit = False
+        self.values = np.frombuffer(mmap.mmap(self.file, size), np.uint8)
+        self.ptr: int = self.values.ctypes.data
+        self.users: list[Memory] = []
+        _allocations[self.ptr] = self
+
+
+_allocations = weakref.WeakValueDictionary[int, Allocation]()  # by address
+_opened: dict[int, Allocation] = {}
+
+
+def _handle(address: int) -> bytes:
+    found = _allocations[address]
+    return f"{os.getpid()} {found.file} {len(found.values)}".encode().ljust(64, b"\0")
+
+
+def _open_handle(handle: bytes, flags: int = 1) -> int:  # noqa: ARG001
+    """Open memory of another process; CUDA refuses a handle of the same one."""
+    process, file, size = map(int, handle.rstrip(b"\0").split())
+    refused: type[Exception] = sys.modules["cupy"].cuda.runtime.CUDARuntimeError
+    if process == os.getpid():
+        raise refused("invalid device context")
+    try:
+        made = Allocation(size, os.open(f"/proc/{process}/fd/{file}", os.O_RDWR))
+    except OSError as error:
+        raise refused(str(error)) from error
+    _opened[made.ptr] = made
+    return made.ptr
+
+
+def _close_handle(address: int) -> None:
+    for memory in _opened.pop(address).users:
+        if any(_host.seen[stream] < done for stream, done in memory.used.items()):
+            counters.races.append("memory is closed while a stream works on it")
 
 
 class MemoryPool:
@@ -711,17 +719,23 @@ def install() -> None:
         getDeviceCount=lambda: 1,
         memGetInfo=lambda: (140 << 30, 141 << 30),
         deviceSynchronize=_wait,
+        ipcGetMemHandle=_handle,
+        ipcOpenMemHandle=_open_handle,
+        ipcCloseMemHandle=_close_handle,
     )
     cuda = _module(
         "cupy.cuda",
         Device=lambda number=0: SimpleNamespace(id=number, synchronize=_wait),
         Event=StreamMark,
+        Memory=Allocation,
+        MemoryPointer=lambda memory, offset: memory,  # noqa: ARG005  it is 0
         MemoryPool=MemoryPool,
         Stream=Stream,
         get_allocator=lambda: pool.malloc,
         get_current_stream=get_current_stream,
         runtime=runtime,
         set_allocator=lambda allocate: None,  # noqa: ARG005
+        UnownedMemory=lambda address, *_: _opened[address],
     )
     _module("cupyx", empty_pinned=empty_pinned)
     others = {"RawKernel": RawKernel, "cuda": cuda, "ndarray": ndarray, "__version__": VERSION}

@@ -136,6 +136,31 @@ main()
 """
 
 
+BORROWED = """
+import dask, dask.dataframe as dd, numpy as np, os, pandas as pd
+import dask_exo
+from dask_exo.partitions.gpu import memory
+
+def seen(part):
+    return part.assign(process=os.getpid(), borrowed=memory.residents("numpy").borrowed)
+
+def main():
+    frame = pd.DataFrame({"k": np.arange(4_000_000), "f": 1.0})
+    settings = {"exo.gpu.simulate": True, "exo.gpu.memory": "500MB", "exo.gpu.per-task": 0.5}
+    with dask.config.set(settings), dask_exo.enable(num_cpus=2, num_gpus=1):
+        shuffled = dd.from_pandas(frame, npartitions=4).exo.to_gpu().shuffle("k")
+        found = shuffled.map_partitions(seen).exo.to_pandas().compute()
+    print(len(found), found.f.sum(), found.process.nunique(), found.borrowed.max() > 0)
+
+main()
+"""
+
+
+def test_processes_on_a_gpu_read_the_blocks_of_each_other() -> None:
+    done = run_python("-c", BORROWED)
+    assert done.stdout.split() == ["4000000", "4000000.0", "2", "True"], done.stderr
+
+
 def test_reducers_find_the_blocks_of_their_own_process() -> None:
     done = run_python("-c", KEPT)
     assert done.stdout.split() == ["320000", "320000.0", "32"], done.stderr

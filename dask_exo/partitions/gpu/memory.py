@@ -13,6 +13,7 @@ References: CUDA C++ programming guide, asynchronous transfers; cupy, ``cupyx.em
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import OrderedDict
@@ -24,8 +25,8 @@ import numpy as np
 
 from dask_exo.config import Config
 from dask_exo.partitions.batching import is_out_of_memory
-from dask_exo.partitions.gpu import arrays
-from dask_exo.partitions.gpu.resident import LEAST, Residents
+from dask_exo.partitions.gpu import arrays, resident
+from dask_exo.partitions.gpu.resident import LEAST, Resident, Residents
 
 ALIGNMENT = 256  # bytes, as cupy's allocations
 CHUNK = 32 << 20  # bytes of pinned memory that are copied at once
@@ -49,31 +50,39 @@ def places_of(values: Sequence[Any]) -> tuple[tuple[Place, ...], int]:
     return tuple(places), size
 
 
-def pack_on_gpu(values: Sequence[Any]) -> tuple[Any, str]:
+def pack_on_gpu(values: Sequence[Any]) -> tuple[Any, Resident | None]:
     """Copy arrays into one buffer that stays on the GPU; return it and its name.
 
-    Return None and no name if there is no room, or if it is not worth it.
+    Return twice None if there is no room, or if it is not worth it.
     """
     places, size = places_of(values)
-    arena = arena_of(values[0]) if values else None
-    if arena is None or not arena.has_room(size):
-        return None, ""
-    buffer = arrays.of(values[0]).empty(size, np.uint8)
+    made = allocate_resident((size,), np.dtype(np.uint8), values[0]) if values else None
+    if made is None:
+        return None, None
+    buffer, stay = made
     for array, view in zip(values, unpack(buffer, places), strict=True):
         view[:] = array
-    return buffer, arena.residents.keep(buffer)
+    return buffer, stay()
 
 
-def keep(block: Any) -> str:
-    """Keep a (k, n) block, which nobody changes, on its GPU; return its name, empty if no room."""
-    arena, nbytes = arena_of(block), int(block.nbytes)
-    return arena.residents.keep(block) if arena is not None and arena.has_room(nbytes) else ""
+def allocate_resident(
+    shape: tuple[int, ...], dtype: np.dtype, like: Any
+) -> tuple[Any, Callable[[], Resident]] | None:
+    """Allocate an array that stays on the GPU of another one; None if there is no room for it.
+
+    Also return a function that is called once the array is written, and returns its name.
+    """
+    arena = arena_of(like)
+    if arena is None or not arena.has_room(math.prod(shape) * dtype.itemsize):
+        return None
+    array, allocation = resident.allocate(shape, dtype, arrays.of(like))
+    return array, lambda: arena.residents.keep(array, allocation)
 
 
 def residents(module: str) -> Residents:
-    """Return what `pack_on_gpu` and `keep` have kept in this process."""
+    """Return the values and blocks that have stayed on the GPU of this process."""
     arena = _arenas.get(module)
-    return Residents(0) if arena is None else arena.residents
+    return Residents(0, module) if arena is None else arena.residents
 
 
 def pack(
@@ -314,7 +323,7 @@ class Arena:
         self._spilled: dict[int, bool] = {}  # whether in pinned memory
         self._roots: dict[int, weakref.ref[Buffer]] = {}  # by the identity of the root
         self._root_of: dict[int, int] = {}  # by the identity of the buffer
-        self.residents: Residents = Residents(limit // RESIDENT)
+        self.residents: Residents = Residents(limit // RESIDENT, xp.__name__)
 
     def hold(self, array: Any) -> View:
         """Count the allocation that an array is a view of in the budget."""

@@ -2,7 +2,7 @@
 
 Rows are hashed, sorted by reducer and gathered on the GPU, and copied to the host once, as
 `WireColumns`. Their schema is a `Layout`, which restores a GPU frame. While there is room, the
-gathered rows also stay on the GPU: a reducer in the same process does not copy them from the host.
+gathered rows also stay on the GPU: a reducer that reaches it does not copy them from the host.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 from dask_exo.dask_adapter import concat_partitions
 from dask_exo.partitions import protocol
 from dask_exo.partitions.gpu import arrays, memory
-from dask_exo.partitions.gpu.resident import LEAST
+from dask_exo.partitions.gpu.resident import LEAST, Resident, Residents
 from dask_exo.partitions.gpu_frames import interop, sort_keys
 from dask_exo.partitions.gpu_frames.column import TEXT, Column
 from dask_exo.partitions.gpu_frames.frame import DeviceFrame
@@ -52,8 +53,8 @@ class PackedFrame(NamedTuple):
         Names of the levels of the index, and its range if it is one.
     module : str
         Array module of the frame: numpy or cupy.
-    resident : str
-        Name of the same buffer on the GPU of the process that made it; empty if there is none.
+    resident : Resident, optional
+        Name of the same buffer on the GPU of the process that made it.
     """
 
     buffer: np.ndarray
@@ -63,13 +64,13 @@ class PackedFrame(NamedTuple):
     labels: pd.Index
     rows: tuple[Any, ...]
     module: str
-    resident: str = ""
+    resident: Resident | None = None
 
     def frame(self, module: str) -> DeviceFrame:
         """Restore the frame on a GPU, or on the host as arrays of numpy."""
-        buffer = self.buffer
+        buffer: Any = self.buffer
         if module == self.module:
-            buffer = memory.residents(module).copy(self.resident)
+            buffer = memory.residents(module).get(self.resident)
             if buffer is None:
                 buffer = memory.to_device(self.buffer, arrays.module(module))
         return self.of_buffer(buffer, module)
@@ -100,7 +101,7 @@ def start_copy(
     columns = [*frame.arrays, *(levels if numbers is None and levels else ())]
     masked = tuple(i for i, column in enumerate(columns) if column.valid is not None)
     values = [column.values for column in columns] + [columns[i].valid for i in masked]
-    buffer, name = memory.pack_on_gpu(values) if stay else (None, "")
+    buffer, name = memory.pack_on_gpu(values) if stay else (None, None)
     if buffer is None:
         wait, places = memory.pack(values, pinned=pinned)
     else:
@@ -170,22 +171,22 @@ class Layout(NamedTuple):
 
     def _concat_on_gpu(self, tables: Sequence[WireColumns], i: int) -> Any:
         """Concatenate array ``i`` of all tables; neighbours on the host are copied at once."""
-        xp = arrays.module(self.module)
-        found = [
-            table.on_gpu(i, self.module) if isinstance(table, ResidentColumns) else None
-            for table in tables
-        ]
-        parts: list[Any] = []
-        pairs = zip(found, tables, strict=True)
-        for missing, run in groupby(pairs, lambda pair: pair[0] is None):
-            if missing:
-                on_host = [table.arrays[i] for _, table in run]
-                whole = np.concatenate(on_host, axis=1) if len(on_host) > 1 else on_host[0]
-                parts.append(memory.to_device(whole, xp))
-            else:
-                parts.extend(rows for rows, _ in run)
-        copied = all(rows is None for rows in found)
-        return parts[0] if copied else xp.concatenate(parts, axis=1)
+        xp, residents = arrays.module(self.module), memory.residents(self.module)
+        near = [isinstance(t, ResidentColumns) and residents.reaches(t.names[i]) for t in tables]
+        if not any(near):
+            return memory.to_device(_joined(tables, i), xp)
+        first, start = tables[0].arrays[i], 0
+        whole = xp.empty((len(first), sum(table.length for table in tables)), first.dtype)
+        for is_near, pairs in groupby(zip(near, tables, strict=True), itemgetter(0)):
+            run = [table for _, table in pairs]
+            for part in [[table] for table in run] if is_near else [run]:
+                stop = start + sum(table.length for table in part)
+                out = whole[:, start:stop]
+                one = part[0] if is_near else None
+                if not (isinstance(one, ResidentColumns) and one.copy_to(out, i, residents)):
+                    out[...] = memory.to_device(_joined(part, i), xp)
+                start = stop
+        return whole
 
     def concat(self, tables: Sequence[WireColumns], *, ignore_index: bool) -> WireColumns:
         """Concatenate rows whose layouts differ, for instance in their dtypes.
@@ -202,20 +203,26 @@ class Layout(NamedTuple):
         return to_wire(frame, order, ignore_index=ignore_index, module=self.module)
 
 
+def _joined(tables: Sequence[WireColumns], i: int) -> np.ndarray:
+    on_host = [table.arrays[i] for table in tables]
+    return np.concatenate(on_host, axis=1) if len(on_host) > 1 else on_host[0]
+
+
 @dataclass(frozen=True, slots=True)
 class ResidentColumns(WireColumns):
     """Rows that are also on the GPU of the process that encoded them."""
 
-    names: tuple[str, ...]  # of each array on the GPU; empty if it is not there
+    names: tuple[Resident | None, ...]  # of each array, if it is on the GPU
     first: int = 0  # place of the first row in these arrays
 
     def joins(self, pieces: int) -> bool:
         """Return whether pieces are so small that copies of each would take longer."""
         return self.nbytes < pieces * LEAST
 
-    def on_gpu(self, i: int, module: str) -> Any:
-        """Return array ``i`` as a view on the GPU; None if it is not in this process."""
-        return memory.residents(module).rows(self.names[i], self.first, self.first + self.length)
+    def copy_to(self, out: Any, i: int, residents: Residents) -> bool:
+        """Copy array ``i`` from the GPU that has it; return False if it is not there any more."""
+        name = self.names[i]
+        return name is not None and residents.copy(name, out, self.first, self.first + self.length)
 
     def slice(self, start: int, stop: int) -> ResidentColumns:
         """Return rows ``start`` to ``stop``, without a copy."""
@@ -237,25 +244,27 @@ def to_wire(
     index = [] if ignore_index else list(frame.index.levels)
     columns = [*frame.arrays, *index]
     blocks: list[Any] = []
-    names: list[str] = []  # of the blocks that stay on the GPU
+    names: list[Resident | None] = []  # of the blocks that stay on the GPU
     places: list[tuple[int, ...]] = []
     kinds = defaultdict[Any, list[tuple[int, Any]]](list)
     for i, column in enumerate(columns):
         if column.kind == TEXT:
             blocks.append(interop.to_arrow(column.take(order)))
-            names.append("")
+            names.append(None)
             places.append((i,))
             continue
         kinds[column.values.dtype.str].append((i, column.values))
         if column.nullable:  # also without nulls, so that all parts have the same layout
             kinds["mask"].append((~i, ~column.nulls()))
     for members in kinds.values():
-        xp = arrays.of(members[0][1])
-        block = xp.empty((len(members), len(order)), members[0][1].dtype)
+        first, shape = members[0][1], (len(members), len(order))
+        xp, dtype = arrays.of(first), first.dtype
+        stays = memory.allocate_resident(shape, dtype, first) if module is None else None
+        block, stay = stays or (xp.empty(shape, dtype), None)
         for row, (_, values) in zip(block, members, strict=True):
             xp.take(values, order, out=row)
         blocks.append(memory.to_host(block))
-        names.append(memory.keep(block) if module is None else "")
+        names.append(stay and stay())
         places.append(tuple(i for i, _ in members))
     levels = () if ignore_index else frame.index.names
     dtypes = tuple(column.dtype for column in columns)
@@ -312,21 +321,15 @@ def recode(frame: DeviceFrame, _: Sequence[SortKey]) -> DeviceFrame:
 
 def sort(frame: DeviceFrame, keys: Sequence[SortKey]) -> DeviceFrame:
     """Sort a frame by the keys; return the frame itself if it is sorted."""
-    codes = pack(
-        [
-            sort_keys.encode(
-                _key_column(frame, key), descending=not key.ascending, nulls_first=key.nulls_first
-            )
-            for key in keys
-        ]
-    )
+    encoded = []
+    for key in keys:
+        column = frame.index.column if key.column is None else frame[key.column].column
+        order = {"descending": not key.ascending, "nulls_first": key.nulls_first}
+        encoded.append(sort_keys.encode(column, **order))
+    codes = pack(encoded)
     if bool((codes[1:] >= codes[:-1]).all()):
         return frame
     return frame.take_rows(arrays.argsort(codes))
-
-
-def _key_column(frame: DeviceFrame, key: SortKey) -> Column:
-    return frame.index.column if key.column is None else frame[key.column].column
 
 
 def array(frame: DeviceFrame, values: np.ndarray) -> Any:
