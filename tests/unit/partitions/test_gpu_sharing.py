@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import pickle
 import signal
@@ -99,8 +100,11 @@ def other(module: str) -> Iterator[Process]:
 def opened(other: Process) -> list[Path]:
     """Return this process's open files of the leases of another one."""
     token = name_of(other.frame).owner.token
-    files = Path("/proc/self/fd").iterdir()
-    return [file for file in files if file.exists() and token in str(file.readlink())]
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed by another thread
+            found += [file] if token in str(file.readlink()) else []
+    return found
 
 
 def load(stored: bytes) -> Any:
