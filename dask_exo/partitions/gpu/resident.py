@@ -121,7 +121,7 @@ class Residents:
         return out if self.copy(name, out) else None
 
     def copy(self, name: Resident, out: Any, start: int = 0, stop: int | None = None) -> bool:
-        """Copy columns ``start`` to ``stop`` of a value; return False if it is not there any more.
+        """Copy columns of a value that `reaches` finds; return False if it is not there any more.
 
         A (k, n) block of this process is dropped once n columns were copied.
         """
@@ -214,8 +214,8 @@ def is_near(name: Resident) -> bool:
 
 
 def read(name: Resident, out: Any, columns: slice) -> bool:
-    """Copy columns of a value of another process; return False if it is not there any more."""
-    if not is_near(name):
+    """Copy columns of a value that is near; return False if it is not there any more."""
+    if name.owner.token in _unreachable:  # since then
         return False
     with leased(name) as there:
         if not there:
